@@ -474,7 +474,27 @@ ask.output = { text = "hi", tool_calls = [{ id = "c1", name = "f" }] }
 expect.text = "HI"
 expect.messages = [{ role = "assistant", text = "HI", tool_calls = [{ id = "c1", name = "f", arguments = "{}" }] }]
 "#;
-    for (component, cases) in [(shipped("pii-guard"), redacts), (guest("lies"), moves), (guest("honest"), shouts)] {
+    let beside = r#"
+[[case]]
+name = "what a model wrote beside its text"
+ask.prompt = [{ role = "assistant", reasoning = "jo@example.com?", refusal = "not jo@example.com" }]
+expect.messages = [{ role = "assistant", text = "", reasoning = "[email]?", refusal = "not [email]" }]
+"#;
+    let beside_an_answer = r#"
+[config]
+output = "respond"
+[[case]]
+name = "what a model wrote beside its answer"
+ask.output = { reasoning = "why?", refusal = "no" }
+expect.text = '[Part::Reasoning("why?"), Part::Refusal("no")] ["stop"] None []'
+"#;
+    for (component, cases) in [
+        (shipped("pii-guard"), redacts),
+        (shipped("pii-guard"), beside),
+        (guest("lies"), moves),
+        (guest("honest"), shouts),
+        (guest("honest"), beside_an_answer),
+    ] {
         let (good, said) = run_cases(&component, cases);
         assert!(good, "{said}");
     }

@@ -30,13 +30,22 @@ bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t 
   return false;
 }
 
+// The text of a part that has one: what is said, reasoned or refused, and what a tool answered.
+static const project_string_t *text_of(const tidegate_plugin_types_part_t *part) {
+  switch (part->tag) {
+    case TIDEGATE_PLUGIN_TYPES_PART_TEXT: return &part->val.text;
+    case TIDEGATE_PLUGIN_TYPES_PART_REASONING: return &part->val.reasoning;
+    case TIDEGATE_PLUGIN_TYPES_PART_REFUSAL: return &part->val.refusal;
+    case TIDEGATE_PLUGIN_TYPES_PART_TOOL_OUTCOME: return &part->val.tool_outcome.content;
+    default: return NULL;
+  }
+}
+
 static bool holds_word(const tidegate_plugin_types_message_t *message) {
   size_t word_len = strlen(word);
   for (size_t i = 0; i < message->parts.len; i++) {
-    const tidegate_plugin_types_part_t *part = &message->parts.ptr[i];
-    if (part->tag != TIDEGATE_PLUGIN_TYPES_PART_TEXT) continue;
-    const project_string_t *text = &part->val.text;
-    for (size_t at = 0; at + word_len <= text->len; at++) {
+    const project_string_t *text = text_of(&message->parts.ptr[i]);
+    for (size_t at = 0; text && at + word_len <= text->len; at++) {
       if (!memcmp(text->ptr + at, word, word_len)) return true;
     }
   }

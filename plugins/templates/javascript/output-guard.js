@@ -22,10 +22,16 @@ export const meta = logged({
 
 const refusal = { code: "word", publicMessage: "This answer holds a word that is not allowed here." };
 
+// The text of a part that has one: what is said, reasoned or refused, and what a tool answered.
+const textOf = ({ tag, val }) => {
+  if (tag === "tool-outcome") return val.content;
+  return ["text", "reasoning", "refusal"].includes(tag) ? val : "";
+};
+
 export const outputGuard = logged({
   inspectOutput(ctx, output) {
-    const texts = output.choices.flatMap((message) => message.parts).filter((part) => part.tag === "text");
-    const found = texts.some((part) => part.val.includes(config.word));
+    const parts = output.choices.flatMap((message) => message.parts);
+    const found = parts.some((part) => textOf(part).includes(config.word));
     return { action: found ? { tag: "refuse", val: refusal } : { tag: "allow" }, findings: [], attrs: [] };
   },
 });

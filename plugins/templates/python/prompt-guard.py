@@ -2,7 +2,16 @@
 
 import json
 
-from wit_world.imports.types import Action_Allow, Action_Refuse, Part_Text, Refusal, Verdict
+from wit_world.imports.types import (
+    Action_Allow,
+    Action_Refuse,
+    Part_Reasoning,
+    Part_Refusal,
+    Part_Text,
+    Part_ToolOutcome,
+    Refusal,
+    Verdict,
+)
 
 from logged import logged
 
@@ -29,10 +38,17 @@ class Meta:
         config = {"word": "forbidden", **json.loads(text)}
 
 
+def text_of(part):
+    """The text of a part that has one: what is said, reasoned or refused, and what a tool answered."""
+    if isinstance(part, Part_ToolOutcome):
+        return part.value.content
+    return part.value if isinstance(part, (Part_Text, Part_Reasoning, Part_Refusal)) else ""
+
+
 @logged
 class PromptGuard:
     def inspect_prompt(self, ctx, prompt):
-        texts = (part.value for message in prompt.messages for part in message.parts if isinstance(part, Part_Text))
+        texts = (text_of(part) for message in prompt.messages for part in message.parts)
         if not any(config["word"] in text for text in texts):
             return Verdict(Action_Allow(), [], [])
         refusal = Refusal("word", "This prompt holds a word that is not allowed here.", None)

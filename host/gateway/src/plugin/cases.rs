@@ -105,6 +105,8 @@ fn shown(message: &Message) -> Value {
         match part {
             Part::ToolCall(call) => calls.push(json!(call)),
             Part::ToolOutcome(outcome) => shown["call_id"] = outcome.call_id.as_str().into(),
+            Part::Reasoning(text) => shown["reasoning"] = text.as_str().into(),
+            Part::Refusal(text) => shown["refusal"] = text.as_str().into(),
             _ => {}
         }
     }
