@@ -10,7 +10,7 @@ export const meta = logged({
       name: "{{name}}",
       version: "0.1.0",
       summary: "Refuses prompts that hold a word",
-      "config-schema": { type: "object", properties: { word: { type: "string", default: "forbidden" } }, additionalProperties: false },
+      "config-schema": { type: "object", properties: { word: { type: "string", minLength: 1, default: "forbidden" } }, additionalProperties: false },
       mutates: false,
       deterministic: true,
     });

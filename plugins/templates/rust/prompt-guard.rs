@@ -17,7 +17,7 @@ impl Plugin for Guard {
 
     fn describe() -> Descriptor {
         Descriptor::new("{{name}}", env!("CARGO_PKG_VERSION"), "Refuses prompts that hold a word")
-            .setting(Setting::text("word", "forbidden", "The word"))
+            .setting(Setting::new("word", r#"{"type":"string","minLength":1}"#, r#""forbidden""#, "The word"))
             .deterministic()
     }
 
