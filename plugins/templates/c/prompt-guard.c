@@ -14,9 +14,8 @@ void exports_tidegate_plugin_meta_describe(exports_tidegate_plugin_meta_json_t *
   project_string_dup(ret, DESCRIPTOR);
 }
 
-// The host has checked the config against the schema: `{}`, or `{"word":"..."}`.
-bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t *config,
-                                            exports_tidegate_plugin_meta_error_t *err) {
+// Reads the word of `{}` or `{"word":"..."}`; false where it does not fit.
+static bool read_word(const project_string_t *config) {
   static const char KEY[] = "{\"word\":\"";
   size_t at = sizeof KEY - 1, len = 0;
   if (config->len <= at || memcmp(config->ptr, KEY, at)) return true;
@@ -24,9 +23,18 @@ bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t 
     word[len++] = config->ptr[at];
   }
   word[len] = 0;
-  if (at < config->len && config->ptr[at] == '"') return true;
+  return at < config->len && config->ptr[at] == '"';
+}
+
+// The host has checked the config against the schema.
+bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t *config,
+                                            exports_tidegate_plugin_meta_error_t *err) {
+  bool good = read_word(config);
+  project_string_free(config);
+  if (good) return true;
   err->tag = TIDEGATE_PLUGIN_TYPES_ERROR_INVALID_CONFIG;
-  project_string_dup(&err->val.invalid_config, "`word` has a quote or a backslash, or more than 255 bytes; name another");
+  project_string_dup(&err->val.invalid_config,
+                     "`word` has a quote, a backslash or a control character, or more than 255 bytes; name another");
   return false;
 }
 

@@ -15,6 +15,7 @@ void exports_tidegate_plugin_meta_describe(exports_tidegate_plugin_meta_json_t *
 // There is nothing to configure.
 bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t *config,
                                             exports_tidegate_plugin_meta_error_t *err) {
+  project_string_free(config);
   return true;
 }
 
@@ -79,6 +80,8 @@ bool exports_tidegate_plugin_retriever_retrieve(exports_tidegate_plugin_retrieve
     chunk->score.val = scores[best];
     scores[best] = 0;
   }
+  // Of a list without elements nothing is freed behind the call.
+  if (!ret->len) free(ret->ptr);
   exports_tidegate_plugin_retriever_context_free(ctx);
   exports_tidegate_plugin_retriever_query_free(query);
   return true;

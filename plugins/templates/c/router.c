@@ -19,10 +19,12 @@ bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t 
                                             exports_tidegate_plugin_meta_error_t *err) {
   static const char KEY[] = "{\"long_tokens\":";
   size_t at = sizeof KEY - 1;
-  if (config->len <= at || memcmp(config->ptr, KEY, at)) return true;
-  for (long_tokens = 0; at < config->len && config->ptr[at] >= '0' && config->ptr[at] <= '9'; at++) {
-    long_tokens = long_tokens * 10 + (config->ptr[at] - '0');
+  if (config->len > at && !memcmp(config->ptr, KEY, at)) {
+    for (long_tokens = 0; at < config->len && config->ptr[at] >= '0' && config->ptr[at] <= '9'; at++) {
+      long_tokens = long_tokens * 10 + (config->ptr[at] - '0');
+    }
   }
+  project_string_free(config);
   return true;
 }
 

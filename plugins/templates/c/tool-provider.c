@@ -14,6 +14,7 @@ void exports_tidegate_plugin_meta_describe(exports_tidegate_plugin_meta_json_t *
 // There is nothing to configure.
 bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t *config,
                                             exports_tidegate_plugin_meta_error_t *err) {
+  project_string_free(config);
   return true;
 }
 
