@@ -59,6 +59,8 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 passes_its_own_tests(&project);
                 constructs_once(&project);
             }
+            ("c", StageKind::StreamGuard) => names_the_setting_at_fault(&project),
+            ("c", StageKind::Retriever) => gives_back_what_it_allocates(&project),
             ("js" | "python", StageKind::StreamGuard) => guards_the_first_stream_of_each_tenant(&project),
             _ => {}
         }
@@ -124,6 +126,29 @@ static CONSTRUCTOR: extern "C" fn() = construct;
     assert!(built, "{said}");
     let (passed, said) = plugin(project, &["test"]);
     assert!(passed && said.matches("ok      ").count() == 3, "{said}");
+}
+
+/// It reads its config by hand, which other languages have a library for.
+fn names_the_setting_at_fault(project: &Path) {
+    let case = |setting: &str, value: &str| {
+        format!(
+            "[[case]]\nname = \"{setting}\"\nconfig = {{ {setting} = \"{value}\" }}\nask.stream = \"a\"\n\
+             expect.error = \"`{setting}` \"\n"
+        )
+    };
+    let long = "x".repeat(256);
+    let cases = [case("word", ""), case("word", &long), case("replacement", &long), case("replacement", "a\\tb")];
+    std::fs::write(project.join("faults.toml"), cases.concat()).unwrap();
+    let (passed, said) = plugin(project, &["test", "--cases", "faults.toml"]);
+    assert!(passed, "{said}");
+}
+
+/// What a call leaves behind adds up over the thousand calls of an instance: two passages of nothing would be 200 KiB.
+fn gives_back_what_it_allocates(project: &Path) {
+    let (good, said) = plugin(project, &["bench"]);
+    let memory = said.lines().find_map(|line| line.strip_prefix("memory ")?.trim().strip_prefix("at most "));
+    let kib: u32 = memory.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("{said}"));
+    assert!(good && kib <= 192, "{said}");
 }
 
 /// In a server with its default limits, of which the shortest is that of a stream guard. An interpreter takes longer than

@@ -34,13 +34,21 @@ static bool setting(const project_string_t *json, const char *key, char *value, 
   return true;
 }
 
+static bool refused(exports_tidegate_plugin_meta_error_t *err, const char *why) {
+  err->tag = TIDEGATE_PLUGIN_TYPES_ERROR_INVALID_CONFIG;
+  project_string_dup(&err->val.invalid_config, why);
+  return false;
+}
+
 bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t *config,
                                             exports_tidegate_plugin_meta_error_t *err) {
-  bool good = setting(config, "word", word, sizeof word) && setting(config, "replacement", replacement, sizeof replacement);
-  if (good && word[0]) return true;
-  err->tag = TIDEGATE_PLUGIN_TYPES_ERROR_INVALID_CONFIG;
-  project_string_dup(&err->val.invalid_config, "`word` is empty or too long; name one of at most 255 bytes");
-  return false;
+  bool has_word = setting(config, "word", word, sizeof word);
+  bool has_replacement = setting(config, "replacement", replacement, sizeof replacement);
+  project_string_free(config);
+  if (!has_word) return refused(err, "`word` has a control character, or more than 255 bytes; name another");
+  if (!word[0]) return refused(err, "`word` is empty; name one");
+  if (!has_replacement) return refused(err, "`replacement` has a control character, or more than 255 bytes; name another");
+  return true;
 }
 
 // Where the word may begin at the end of the text, so that the rest of it may be in the next window.
@@ -66,7 +74,9 @@ bool exports_tidegate_plugin_stream_guard_inspect_window(exports_tidegate_plugin
     if (memcmp(text + at, word, word_len)) continue;
     cuts[found].span.start = at;
     cuts[found].span.end = decided = at + word_len;
-    project_string_dup(&cuts[found++].text, replacement);
+    // An empty one stays as it is, all zeros: of a text without bytes nothing is freed behind the call.
+    if (replacement[0]) project_string_dup(&cuts[found].text, replacement);
+    found++;
     at = decided - 1;
   }
   memset(ret, 0, sizeof *ret);
@@ -80,6 +90,7 @@ bool exports_tidegate_plugin_stream_guard_inspect_window(exports_tidegate_plugin
   }
   ret->safe_through = window->ending.is_some ? len : safe_before(text, decided, len);
   exports_tidegate_plugin_stream_guard_context_free(ctx);
+  project_list_u8_free(carry);
   exports_tidegate_plugin_stream_guard_window_free(window);
   return true;
 }

@@ -142,6 +142,17 @@ mod tests {
     }
 
     #[test]
+    fn a_template_in_c_frees_the_config_and_the_carry_that_it_was_given() {
+        for stage in stages(Language::C) {
+            let files = project("my-plugin", Language::C, stage).unwrap();
+            let source = &files.iter().find(|(path, _)| path == "plugin.c").unwrap().1;
+            assert!(source.contains("project_string_free(config);"), "{stage}");
+            let carries = source.contains("project_list_u8_t *carry");
+            assert_eq!(source.contains("project_list_u8_free(carry);"), carries, "{stage}");
+        }
+    }
+
+    #[test]
     fn an_unknown_stage_is_refused_with_those_that_are_there() {
         let error = project("x", Language::Rust, "shell").unwrap_err().to_string();
         assert!(error.contains("stream-guard") && error.contains("`shell`"), "{error}");
