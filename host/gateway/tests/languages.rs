@@ -59,6 +59,7 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 passes_its_own_tests(&project);
                 constructs_once(&project);
             }
+            ("js" | "python", StageKind::Memory) => answers_with_what_a_capability_did(&project, lang),
             ("c", StageKind::StreamGuard) => names_the_setting_at_fault(&project),
             ("c", StageKind::Retriever) => gives_back_what_it_allocates(&project),
             ("js" | "python", StageKind::StreamGuard) => guards_the_first_stream_of_each_tenant(&project),
@@ -205,6 +206,24 @@ fn tells_what_it_throws(project: &Path, lang: &str) {
         said.lines().any(|said| said.contains(&line) && said.contains(words))
     };
     assert!(!passed && logged("INFO ", "seen {") && logged("ERROR", thrown) && logged("ERROR", file), "{lang}: {said}");
+    std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
+}
+
+/// What a capability refuses is the contract's error, on its way to the host; nothing of it is a fault of the plugin.
+fn answers_with_what_a_capability_did(project: &Path, lang: &str) {
+    let (file, call) = if lang == "js" { ("plugin.js", "get(key(ctx))") } else { ("plugin.py", "kv.get(key(ctx))") };
+    let source = project.join(file);
+    let good = std::fs::read_to_string(&source).unwrap();
+    let wrong = good.replacen(call, &call.replace("key(ctx)", "\"\""), 1);
+    assert_ne!(wrong, good, "{call}");
+    std::fs::write(&source, wrong).unwrap();
+    assert!(plugin(project, &["build"]).0);
+    let case = "[grants]\nkv_kib = 16\n[[case]]\nname = \"a\"\nask.recall = \"a\"\nexpect.error = \"another\"\n";
+    std::fs::write(project.join("refused.toml"), case).unwrap();
+    let (passed, said) = plugin(project, &["test", "--cases", "refused.toml"]);
+    assert!(!passed && said.contains("answered invalid-input: a key of 0 bytes"), "{lang}: {said}");
+    assert!(!said.contains("log: ERROR"), "{lang}: {said}");
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
 }

@@ -4,7 +4,11 @@ import { write } from "tidegate:plugin/log@0.1.0";
 
 function text(value) {
   if (typeof value === "string") return value;
-  if (value instanceof Error) return `${value}\n${value.stack}`.trim();
+  if (value instanceof Error) {
+    // What a capability answered with is its `payload`; as a text it would be `[object Object]`.
+    const what = value.payload === undefined ? String(value) : `${value.name}: ${text(value.payload)}`;
+    return `${what}\n${value.stack}`.trim();
+  }
   try {
     return JSON.stringify(value) ?? String(value);
   } catch {
@@ -24,14 +28,18 @@ globalThis.console = {
   error: (...values) => say("error", values),
 };
 
-// The same functions. What they throw is thrown on; it is logged unless it is an error of the contract, which the host
-// is told as it is: `{ tag, val }`.
+// An error of the contract, which the host is told as it is: `{ tag, val }`, or what a capability threw.
+function isAnswer(error) {
+  return typeof (error instanceof Error ? error.payload : error)?.tag === "string";
+}
+
+// The same functions. What they throw is thrown on; it is logged unless it is an error of the contract.
 export function logged(functions) {
   const told = (name, call) => (...args) => {
     try {
       return call.apply(functions, args);
     } catch (error) {
-      if (error instanceof Error || typeof error?.tag !== "string") console.error(`${name}:`, error);
+      if (!isAnswer(error)) console.error(`${name}:`, error);
       throw error;
     }
   };
