@@ -59,6 +59,7 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 passes_its_own_tests(&project);
                 constructs_once(&project);
             }
+            ("js", StageKind::Observer) => says_that_nothing_waits_for_a_promise(&project),
             ("js" | "python", StageKind::Memory) => answers_with_what_a_capability_did(&project, lang),
             ("c", StageKind::StreamGuard) => names_the_setting_at_fault(&project),
             ("c", StageKind::Retriever) => gives_back_what_it_allocates(&project),
@@ -206,6 +207,20 @@ fn tells_what_it_throws(project: &Path, lang: &str) {
         said.lines().any(|said| said.contains(&line) && said.contains(words))
     };
     assert!(!passed && logged("INFO ", "seen {") && logged("ERROR", thrown) && logged("ERROR", file), "{lang}: {said}");
+    std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
+}
+
+/// A function that is async builds, and the promise that it returns is no answer.
+fn says_that_nothing_waits_for_a_promise(project: &Path) {
+    let source = project.join("plugin.js");
+    let good = std::fs::read_to_string(&source).unwrap();
+    let wrong = good.replacen("  onComplete(", "  async onComplete(", 1);
+    assert_ne!(wrong, good);
+    std::fs::write(&source, wrong).unwrap();
+    assert!(plugin(project, &["build"]).0);
+    let (passed, said) = plugin(project, &["test"]);
+    assert!(!passed && said.contains("log: ERROR onComplete: TypeError: it is async"), "{said}");
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
 }

@@ -33,11 +33,17 @@ function isAnswer(error) {
   return typeof (error instanceof Error ? error.payload : error)?.tag === "string";
 }
 
+// The host takes what is returned and waits for nothing: a promise would end the instance without a word.
+function returned(answer) {
+  if (typeof answer?.then === "function") throw new TypeError("it is async, and nothing waits for its promise");
+  return answer;
+}
+
 // The same functions. What they throw is thrown on; it is logged unless it is an error of the contract.
 export function logged(functions) {
   const told = (name, call) => (...args) => {
     try {
-      return call.apply(functions, args);
+      return returned(call.apply(functions, args));
     } catch (error) {
       if (!isAnswer(error)) console.error(`${name}:`, error);
       throw error;

@@ -2,6 +2,7 @@
 //! synchronous runtime is taken, since the host runs no component-model async.
 
 use super::{Project, find, run_tool, wit};
+use crate::plugin::new::contract;
 use anyhow::{Context, bail};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,14 +27,20 @@ fn check_exports(project: &Project) -> anyhow::Result<()> {
         let path = project.folder.join(file);
         std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     };
-    match missing_export(&read("wit/project.wit")?, &read("plugin.js")?) {
-        Some((stage, name)) => bail!(
+    let (world, source) = (read("wit/project.wit")?, read("plugin.js")?);
+    if let Some((stage, name)) = missing_export(&world, &source) {
+        bail!(
             "plugin.js has no `{name}`, and wit/project.wit says that the plugin exports `{stage}`; \
              write `export const {name} = logged({{ ... }})` with `import {{ logged }} from \"./logged.js\"`, or correct \
              wit/project.wit"
-        ),
-        None => Ok(()),
+        )
     }
+    if let Some((stage, name)) = missing_function(&world, &source) {
+        bail!(
+            "plugin.js has no `{name}`, which the contract asks for in `{stage}`; put it beside the other functions there"
+        );
+    }
+    Ok(())
 }
 
 /// The first interface that the world exports and whose name in JavaScript is nowhere in the source.
@@ -42,9 +49,48 @@ fn missing_export<'a>(world: &'a str, source: &str) -> Option<(&'a str, String)>
     if source.contains("export *") {
         return None;
     }
-    let words: BTreeSet<&str> = source.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').collect();
-    let exported = world.lines().filter_map(|line| interface(line.trim().strip_prefix("export ")?.strip_suffix(';')?));
-    exported.map(|stage| (stage, camel(stage))).find(|(_, name)| !words.contains(name.as_str()))
+    let words = words(source);
+    exported(world).map(|stage| (stage, camel(stage))).find(|(_, name)| !words.contains(name.as_str()))
+}
+
+/// The first function of such an interface, or of `meta`, whose name is nowhere in the source: its export, and the name.
+fn missing_function(world: &str, source: &str) -> Option<(String, String)> {
+    // What other files give may have any name there.
+    if source.contains("export *") || !imports(source).all(is_known) {
+        return None;
+    }
+    let words = words(source);
+    let interfaces = std::iter::once("meta").chain(exported(world));
+    let mut all = interfaces.flat_map(|stage| functions(stage).map(move |name| (camel(stage), camel(name))));
+    all.find(|(_, name)| !words.contains(name.as_str()))
+}
+
+/// All that may be a name there.
+fn words(source: &str) -> BTreeSet<&str> {
+    source.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').collect()
+}
+
+/// The interfaces that a world exports by lines of its own.
+fn exported(world: &str) -> impl Iterator<Item = &str> {
+    world.lines().filter_map(|line| interface(line.trim().strip_prefix("export ")?.strip_suffix(';')?))
+}
+
+/// The functions of an interface of the contract.
+fn functions(interface: &str) -> impl Iterator<Item = &'static str> {
+    let head = format!("interface {interface} {{");
+    let body = contract().find_map(|(_, text)| text.split_once(&head)?.1.split("\n}").next()).unwrap_or_default();
+    body.lines().filter_map(|line| Some(line.trim().split_once(": func(")?.0))
+}
+
+/// What a source takes names from: `./more.js` of `import { more } from "./more.js"`.
+fn imports(source: &str) -> impl Iterator<Item = &str> {
+    let behind = source.split("from").skip(1).map(str::trim_start);
+    behind.filter_map(|rest| rest.strip_prefix(['"', '\''])?.split(['"', '\'']).next())
+}
+
+/// Whether that holds none of the plugin's functions: the contract, and what logs.
+fn is_known(import: &str) -> bool {
+    import.starts_with("tidegate:") || import == "./logged.js"
 }
 
 /// `stream-guard` of `stream-guard` and of `tidegate:plugin/stream-guard@0.1.0`; a function of the world's own is none.
@@ -83,6 +129,21 @@ mod tests {
             Some("stream-guard streamGuard")
         );
         assert_eq!(missing("export * from \"./guards.js\";\n"), None);
+    }
+
+    #[test]
+    fn a_function_that_the_source_does_not_have_is_found() {
+        let world = "world project {\n  include base;\n  export memory;\n}\n";
+        let missing = |source: &str| missing_function(world, source).map(|(of, name)| format!("{of} {name}"));
+        let meta = "export const meta = logged({\n  describe() {},\n  configure() {},\n});\n";
+        let memory = "export const memory = logged({\n  recall() {},\n  remember: keep,\n  async forget() {},\n});\n";
+        let whole = format!("import {{ logged }} from './logged.js';\n{meta}{memory}");
+        assert_eq!(missing(&whole), None);
+        assert_eq!(missing(&whole.replace("forget", "forgets")).as_deref(), Some("memory forget"));
+        assert_eq!(missing(&whole.replace("configure", "config")).as_deref(), Some("meta configure"));
+        assert_eq!(missing(&format!("import {{ memory }} from \"./memory.js\";\n{meta}")), None);
+        let streams = missing_function("export tidegate:plugin/stream-guard@0.1.0;", meta);
+        assert_eq!(streams, Some(("streamGuard".into(), "inspectWindow".into())));
     }
 
     #[test]
