@@ -1,13 +1,14 @@
 //! `tidegate plugin bench`: what a component costs. Medians over batches on this machine; nothing is judged.
+//!
+//! A case is asked many times, each time of the HTTP that its first call found; what calls keep stays.
 
 use super::fixture::{Ask, Case, Stream};
+use super::workbench::World;
 use super::{TestArgs, cases, stream, test, workbench};
-use anyhow::Context;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::Window;
-use tidegate_sandbox::{Plugin, Sandbox};
 
 /// Batches whose median is told.
 const BATCHES: usize = 11;
@@ -16,30 +17,34 @@ const BATCH: Duration = Duration::from_millis(20);
 /// Instances that are made and dropped in a batch at most, and calls.
 const INSTANCES: u32 = 50;
 const CALLS: u32 = 100_000;
+/// For what all those calls keep: a plugin that keeps something new at each would soon be past the quota that it is granted.
+const ROOM_BYTES: usize = 1 << 30;
 
 pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (component, mut fixtures) = test::open(args)?;
-    // A case is asked many times here.
-    fixtures.host.http.iter_mut().for_each(|answer| answer.times = None);
+    fixtures.grants.kv_kib = fixtures.grants.kv_kib.map(|_| ROOM_BYTES as u64 >> 10);
     let started = Instant::now();
-    let (sandbox, plugin) = workbench::load_with(&component, &fixtures, &fixtures.config)?;
+    let world = workbench::world(&component, &fixtures, &fixtures.config, ROOM_BYTES)?;
+    let plugin = &world.plugin;
     writeln!(out, "load        {} (compiled before, where the cache has it)", shown(started.elapsed()))?;
     let runtime = workbench::runtime()?;
-    let instantiate = runtime.block_on(instantiate(&plugin))?;
+    let instantiate = runtime.block_on(instantiate(plugin))?;
     let how = if plugin.starts_configured() { "as `configure` left one" } else { "with `configure`" };
     writeln!(out, "instantiate {} {how}, and dropped", shown(instantiate))?;
     for case in &fixtures.case {
-        if let Some(why) = unmeasured(case) {
-            writeln!(out, "left out                {}: {why}", case.name)?;
-            continue;
+        let measured = match unmeasured(case) {
+            Some(why) => Err(why.to_owned()),
+            None => runtime.block_on(call_time(&world, &case.ask)).map_err(|error| format!("{error:#}")),
+        };
+        match measured {
+            Ok(call) => writeln!(out, "call        {:>9} ns  {}", call.as_nanos(), case.name)?,
+            Err(why) => writeln!(out, "left out                {}: {why}", case.name)?,
         }
-        let call = runtime.block_on(call_time(&plugin, &case.ask)).with_context(|| format!("`{}`", case.name))?;
-        writeln!(out, "call        {:>9} ns  {}", call.as_nanos(), case.name)?;
-        if let Some(slow) = workbench::over_default(&plugin, case.ask.kind()) {
+        if let Some(slow) = workbench::over_default(plugin, case.ask.kind()) {
             writeln!(out, "            {slow}")?;
         }
     }
-    writeln!(out, "memory      {} KiB of one instance after these", held(&sandbox) / 1024)?;
+    writeln!(out, "memory      at most {} KiB of one instance", plugin.memory_peak() / 1024)?;
     Ok(())
 }
 
@@ -51,13 +56,7 @@ fn unmeasured(case: &Case) -> Option<&'static str> {
     case.config.is_some().then_some("it has a config of its own")
 }
 
-/// One instance after the calls, which were one at a time.
-fn held(sandbox: &Sandbox) -> usize {
-    let usage = sandbox.usage();
-    usage.memory_bytes / usage.instances.max(1)
-}
-
-async fn instantiate(plugin: &Arc<Plugin>) -> anyhow::Result<Duration> {
+async fn instantiate(plugin: &Plugin) -> anyhow::Result<Duration> {
     let count = repeats(make(plugin, 1).await?, INSTANCES);
     let mut batches = Vec::new();
     for _ in 0..BATCHES {
@@ -66,7 +65,7 @@ async fn instantiate(plugin: &Arc<Plugin>) -> anyhow::Result<Duration> {
     Ok(median(batches))
 }
 
-async fn make(plugin: &Arc<Plugin>, count: u32) -> anyhow::Result<Duration> {
+async fn make(plugin: &Plugin, count: u32) -> anyhow::Result<Duration> {
     let started = Instant::now();
     for _ in 0..count {
         plugin.make_instance().await?;
@@ -80,18 +79,22 @@ fn repeats(once: Duration, most: u32) -> u32 {
 }
 
 /// One call of a case; a stream is one window of the whole text, on its channel.
-async fn call_time(plugin: &Plugin, ask: &Ask) -> anyhow::Result<Duration> {
-    let count = repeats(time(plugin, ask, 1).await?, CALLS);
+async fn call_time(world: &World, ask: &Ask) -> anyhow::Result<Duration> {
+    let left = world.http.left();
+    let count = repeats(time(world, &left, ask, 1).await?, CALLS);
     let mut batches = Vec::new();
     for _ in 0..BATCHES {
-        batches.push(time(plugin, ask, count).await? / count);
+        batches.push(time(world, &left, ask, count).await? / count);
     }
     Ok(median(batches))
 }
 
-async fn time(plugin: &Plugin, ask: &Ask, count: u32) -> anyhow::Result<Duration> {
+/// So many calls, for each of which the scripted answers have so many times left.
+async fn time(world: &World, left: &[u32], ask: &Ask, count: u32) -> anyhow::Result<Duration> {
+    let plugin = &world.plugin;
     let started = Instant::now();
     for _ in 0..count {
+        world.http.rearm(left);
         match ask {
             Ask::Stream(Stream { channel, text }) => {
                 let ending = Some(stream::finish_reason(channel));

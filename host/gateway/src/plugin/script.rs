@@ -66,6 +66,16 @@ impl ScriptedHttp {
         let scripted = |answer: HttpAnswer| Scripted { left: AtomicU32::new(answer.times.unwrap_or(0)), answer };
         Self(answers.into_iter().map(scripted).collect())
     }
+
+    /// How many requests each may still answer.
+    pub(super) fn left(&self) -> Vec<u32> {
+        self.0.iter().map(|scripted| scripted.left.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Lets each answer so many again.
+    pub(super) fn rearm(&self, left: &[u32]) {
+        self.0.iter().zip(left).for_each(|(scripted, left)| scripted.left.store(*left, Ordering::Relaxed));
+    }
 }
 
 impl HttpClient for ScriptedHttp {
@@ -177,11 +187,8 @@ mod tests {
     use std::time::{Duration, Instant};
     use tidegate_types::{Caller, RequestId, Role};
 
-    fn sent(method: &str, url: &str, header: (&str, &str)) -> Answer<HttpResponse> {
-        let answer = toml::from_str(&format!("url = \"{url}\"\nbody = \"hi\"")).unwrap();
-        let grant = HttpGrant::new(["https://a.example".to_owned()]);
-        let origins = ScriptedHttp::new(vec![answer]).open(&grant).unwrap();
-        let request = HttpRequest {
+    fn request(method: &str, url: &str, header: (&str, &str)) -> HttpRequest {
+        HttpRequest {
             method: method.into(),
             url: url.into(),
             headers: vec![(header.0.into(), header.1.into())],
@@ -189,8 +196,14 @@ mod tests {
             body: Vec::new(),
             timeout: Duration::from_secs(1),
             response_bytes: 1024,
-        };
-        workbench::runtime().unwrap().block_on(origins.send(request))
+        }
+    }
+
+    fn sent(method: &str, url: &str, header: (&str, &str)) -> Answer<HttpResponse> {
+        let answer = toml::from_str(&format!("url = \"{url}\"\nbody = \"hi\"")).unwrap();
+        let grant = HttpGrant::new(["https://a.example".to_owned()]);
+        let origins = ScriptedHttp::new(vec![answer]).open(&grant).unwrap();
+        workbench::runtime().unwrap().block_on(origins.send(request(method, url, header)))
     }
 
     #[test]
@@ -210,6 +223,23 @@ mod tests {
         ] {
             let answer = sent(method, url, header);
             assert!(matches!(answer, Err(CapabilityError::Invalid(_))), "{method} {url} {header:?}: {answer:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_used_up_answers_again_once_it_is_rearmed() {
+        let answer = |text: &str| toml::from_str::<HttpAnswer>(text).unwrap();
+        let url = "url = \"https://a.example/x\"";
+        let http = ScriptedHttp::new(vec![answer(&format!("{url}\ntimes = 2\nstatus = 503")), answer(url)]);
+        let origins = http.open(&HttpGrant::new(["https://a.example".to_owned()])).unwrap();
+        let runtime = workbench::runtime().unwrap();
+        let status =
+            || runtime.block_on(origins.send(request("GET", "https://a.example/x", ("x", "a")))).unwrap().status;
+        assert_eq!(status(), 503);
+        let left = http.left();
+        for _ in 0..3 {
+            http.rearm(&left);
+            assert_eq!([status(), status()], [503, 200]);
         }
     }
 

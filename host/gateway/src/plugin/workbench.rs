@@ -30,27 +30,39 @@ pub(super) fn sandbox_of(server: &Config, world: SandboxConfig) -> anyhow::Resul
     Sandbox::new(config).context("the plugin host does not start")
 }
 
-/// Loads a component into the world of its fixtures.
-pub(super) fn load(component: &[u8], fixtures: &Fixtures, config: &toml::Table) -> anyhow::Result<Arc<Plugin>> {
-    Ok(load_with(component, fixtures, config)?.1)
+/// Bytes that a plugin may keep in `kv`, and in `vectors`, whatever its grants say.
+const ROOM_BYTES: usize = 64 << 20;
+
+/// A plugin in the world of its fixtures.
+pub(super) struct World {
+    pub(super) plugin: Arc<Plugin>,
+    /// What answers its requests.
+    pub(super) http: Arc<ScriptedHttp>,
 }
 
-/// The same, with the sandbox that it is in.
-pub(super) fn load_with(
+/// Loads a component into the world of its fixtures.
+pub(super) fn load(component: &[u8], fixtures: &Fixtures, config: &toml::Table) -> anyhow::Result<Arc<Plugin>> {
+    Ok(world(component, fixtures, config, ROOM_BYTES)?.plugin)
+}
+
+/// The same, with that world, in which it may keep so many bytes.
+pub(super) fn world(
     component: &[u8],
     fixtures: &Fixtures,
     config: &toml::Table,
-) -> anyhow::Result<(Sandbox, Arc<Plugin>)> {
+    room_bytes: usize,
+) -> anyhow::Result<World> {
     let host = &fixtures.host;
     let passed_ms = Arc::default();
-    let kv = Arc::new(MemoryKv::with_passed(64 << 20, Arc::clone(&passed_ms)));
-    let vectors = Arc::new(MemoryVectors::new(64 << 20, 64 << 20));
+    let kv = Arc::new(MemoryKv::with_passed(room_bytes as u64, Arc::clone(&passed_ms)));
+    let vectors = Arc::new(MemoryVectors::new(room_bytes, room_bytes));
+    let http = Arc::new(ScriptedHttp::new(host.http.clone()));
     let limits = limits(&fixtures.limits);
     let world = SandboxConfig {
         max_memory_bytes: limits.memory_bytes.max(SandboxConfig::default().max_memory_bytes),
         kv: kv.clone(),
         vectors: vectors.clone(),
-        http: Arc::new(ScriptedHttp::new(host.http.clone())),
+        http: http.clone(),
         models: Arc::new(ScriptedModels::new(host.models.clone())),
         fixed: Some(Fixed { now_unix_ms: host.now_unix_ms, passed_ms, seed: host.seed }),
         ..SandboxConfig::default()
@@ -63,10 +75,9 @@ pub(super) fn load_with(
         snapshot: Snapshot::WhereSound,
         ..PluginSpec::new(fixtures.plugin(), component)
     };
-    let sandbox = sandbox(world)?;
-    let plugin = sandbox.load(spec).map_err(explain)?;
+    let plugin = sandbox(world)?.load(spec).map_err(explain)?;
     runtime()?.block_on(fill(fixtures, kv.as_ref(), vectors.as_ref()))?;
-    Ok((sandbox, plugin))
+    Ok(World { plugin, http })
 }
 
 /// Those of the file; times that it does not say are long.
