@@ -27,23 +27,27 @@ pub struct MemoryKv {
     held: Mutex<Places>,
     cap: u64,
     swept: Mutex<Option<Instant>>,
-    passed_ms: Arc<AtomicU64>,
+    /// In a test's world: when it began, and what has passed there since.
+    passed: Option<(Instant, Arc<AtomicU64>)>,
 }
 
 impl MemoryKv {
     /// Storage of `cap` bytes over all namespaces, and of at most twice as much where tenants have less than their share of it.
     pub fn new(cap: u64) -> Self {
-        Self::with_passed(cap, Arc::default())
+        let held = Mutex::new(Places::new(cap as usize));
+        Self { spaces: RwLock::default(), held, cap, swept: Mutex::default(), passed: None }
     }
 
-    /// The same, where so much time passes beside the machine's: for tests of plugins ([`crate::Fixed`]).
+    /// The same, where so much time passes in place of the machine's: for tests of plugins ([`crate::Fixed`]).
     pub fn with_passed(cap: u64, passed_ms: Arc<AtomicU64>) -> Self {
-        let held = Mutex::new(Places::new(cap as usize));
-        Self { spaces: RwLock::default(), held, cap, swept: Mutex::default(), passed_ms }
+        Self { passed: Some((Instant::now(), passed_ms)), ..Self::new(cap) }
     }
 
     fn now(&self) -> Instant {
-        Instant::now() + Duration::from_millis(self.passed_ms.load(Ordering::Relaxed))
+        match &self.passed {
+            Some((began, passed_ms)) => *began + Duration::from_millis(passed_ms.load(Ordering::Relaxed)),
+            None => Instant::now(),
+        }
     }
 
     /// A namespace that something was put into: who looks for what is not there leaves nothing behind.
@@ -406,6 +410,19 @@ mod tests {
         }
         fill(&of("few"), "l").await.unwrap();
         assert_eq!(kv.held.lock().held(), 600);
+    }
+
+    #[tokio::test]
+    async fn in_a_world_whose_clock_stands_still_nothing_is_over() {
+        let passed_ms = Arc::<AtomicU64>::default();
+        let kv = MemoryKv::with_passed(1000, passed_ms.clone());
+        fill(&kv, "a", Some(Duration::from_millis(5))).await.unwrap();
+        std::thread::sleep(Duration::from_millis(6));
+        let kept = || async { kv.get_many(&of("a"), &["k".into()], 200).await.unwrap()[0].is_some() };
+        passed_ms.store(4, Ordering::Relaxed);
+        assert!(kept().await, "4 ms have passed there");
+        passed_ms.store(5, Ordering::Relaxed);
+        assert!(!kept().await);
     }
 
     #[tokio::test]
