@@ -13,6 +13,7 @@ use hyper::Method;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 /// What an outlet may reach, and its bounds.
@@ -33,6 +34,7 @@ pub struct OutletConfig {
 /// The way out to some origins.
 pub struct Outlet {
     origins: BTreeMap<TargetOrigin, Connector>,
+    addresses: AddressPolicy,
 }
 
 /// What came back.
@@ -67,13 +69,21 @@ impl Outlet {
             connector.resolve = config.resolve.clone();
             origins.insert(origin, Connector::new(connector)?);
         }
-        Ok(Self { origins })
+        Ok(Self { origins, addresses: config.addresses })
     }
 
     /// What [`Self::send`] refuses before it connects: a URL that is none or of another origin, a method or a header that no
-    /// request of a plugin has.
+    /// request of a plugin has, and an address that is not allowed, as far as that is known without a look-up.
     pub fn check(&self, method: &str, url: &str, headers: &[(String, String)]) -> Result<(), EgressError> {
-        self.checked(method, url, headers).map(drop)
+        self.checked(method, url, headers)?;
+        let (origin, _) = target::parse(url)?;
+        let known = known_addresses(&origin.host);
+        match known.first() {
+            Some(&address) if !known.iter().any(|address| self.addresses.allows(*address)) => {
+                Err(EgressError::AddressDenied { origin: origin.url(), address })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The request, still without its body, and who sends it.
@@ -130,6 +140,14 @@ impl Outlet {
         }
         Ok(fetched)
     }
+}
+
+/// Where a host leads on every machine; on some, `localhost` leads to one of its addresses only.
+fn known_addresses(host: &str) -> Vec<IpAddr> {
+    if host == "localhost" {
+        return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    }
+    host.trim_matches(['[', ']']).parse().into_iter().collect()
 }
 
 fn header_map(headers: &[(String, String)]) -> Option<HeaderMap> {

@@ -145,12 +145,32 @@ async fn a_check_refuses_what_is_refused_when_it_is_sent_and_sends_nothing() {
         ("GET", "http://b.example.com/", header("x-kind")),
         ("GET", "http://api.example.com/#x", header("x-kind")),
         ("GET", good.as_str(), header("x kind")),
+        ("GET", "http://169.254.169.254/", header("x-kind")),
     ] {
         let checked = outlet.check(method, url, &headers).unwrap_err().to_string();
         let sent = outlet.send(method, url, &headers, Vec::new(), 100).await.unwrap_err().to_string();
         assert_eq!(checked, sent);
     }
     assert_eq!(reached.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_check_refuses_an_address_that_is_not_granted_and_looks_no_name_up() {
+    let check = |networks: &[&str], host: &str| {
+        outlet(1, networks).check("GET", &format!("http://{host}/"), &[]).map_err(|error| error.to_string())
+    };
+    for (host, granted, address) in [
+        ("127.0.0.1", "127.0.0.0/8", "127.0.0.1"),
+        ("169.254.169.254", "169.254.0.0/16", "169.254.169.254"),
+        ("[::1]", "::1/128", "::1"),
+        ("localhost", "127.0.0.1/32", "127.0.0.1"),
+        ("localhost", "::1/128", "127.0.0.1"),
+    ] {
+        let why = check(&["192.0.2.0/24"], host).unwrap_err();
+        assert!(why.contains(&format!("leads to {address}, which is no public address")), "{host}: {why}");
+        assert_eq!(check(&[granted], host), Ok(()), "{host}");
+    }
+    assert_eq!(check(&[], "rebind.example.com"), Ok(()));
 }
 
 /// The same server is reached where its network is granted: the test above can fail.

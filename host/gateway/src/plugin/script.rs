@@ -227,6 +227,21 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_every_server_denies_is_not_answered() {
+        let url = "http://169.254.169.254/x";
+        let answered = |networks: &[&str]| {
+            let grant = HttpGrant::new(["http://169.254.169.254".to_owned()]);
+            let grant = HttpGrant { networks: networks.iter().map(|network| (*network).to_owned()).collect(), ..grant };
+            let answer = toml::from_str(&format!("url = \"{url}\"")).unwrap();
+            let origins = ScriptedHttp::new(vec![answer]).open(&grant).unwrap();
+            workbench::runtime().unwrap().block_on(origins.send(request("GET", url, ("x", "a"))))
+        };
+        let denied = answered(&[]).unwrap_err();
+        assert!(matches!(denied, CapabilityError::DeniedUntold { .. }), "{denied}");
+        assert_eq!(answered(&["169.254.169.254/32"]).unwrap().status, 200);
+    }
+
+    #[test]
     fn an_answer_that_is_used_up_answers_again_once_it_is_rearmed() {
         let answer = |text: &str| toml::from_str::<HttpAnswer>(text).unwrap();
         let url = "url = \"https://a.example/x\"";
