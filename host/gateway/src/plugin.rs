@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod build;
 mod cases;
+mod counted;
 pub mod fixture;
 mod guest_log;
 pub mod inspect;

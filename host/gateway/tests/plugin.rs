@@ -194,6 +194,24 @@ fn test_shows_the_log_of_a_case_that_failed_and_of_no_other() {
 }
 
 #[test]
+fn what_a_call_counts_is_expected_as_what_it_answers() {
+    let case = |name: &str, metric: &str, counted: &str| {
+        format!(
+            "[[case]]\nname = \"{name}\"\nask.tool = {{ name = \"count\", arguments = \"{metric}\" }}\n\
+             expect.counted = {counted}\n"
+        )
+    };
+    let grants = "[grants]\nkv_kib = 64\ndocuments = { here = \".\" }\n";
+    let cases =
+        [case("three", "kept 3", "{ kept = 3 }"), case("one", "kept 1", "{ kept = 1 }"), case("none", "lost 2", "{}")];
+    let (good, said) = run_cases(&guest("keeper"), &(grants.to_owned() + &cases.concat()));
+    assert!(good, "{said}");
+    let (good, said) = run_cases(&guest("keeper"), &(grants.to_owned() + &case("lost", "lost 2", "{ lost = 2 }")));
+    assert!(!good && said.contains("`counted` is {}, not {\"lost\":2}"), "{said}");
+    assert!(said.contains("metric `lost` is not declared in the descriptor"), "{said}");
+}
+
+#[test]
 fn a_plugin_without_its_grant_is_told_where_tests_have_it() {
     let (good, said) = run_cases(&guest("keeper"), "[[case]]\nname = \"a\"\nask.stream = \"x\"\nexpect.text = \"x\"\n");
     assert!(!good && said.contains("plugin `keeper`") && said.contains("to [grants] in tests.toml"), "{said}");

@@ -1,10 +1,12 @@
 //! `tidegate plugin test`: a component in a scripted world, case by case.
 
-use super::fixture::{Case, Fixtures};
+use super::counted::Counted;
+use super::fixture::{Ask, Case, Fixtures};
 use super::guest_log::heard;
 use super::{TestArgs, cases, project, workbench};
 use crate::assemble::HOLDBACK_BYTES;
 use anyhow::{Context, bail};
+use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,15 +40,21 @@ pub(super) fn open(args: &TestArgs) -> anyhow::Result<(Vec<u8>, Fixtures)> {
 /// Writes a line for each case, and below one that failed why, with what the plugin wrote to the log meanwhile; answers how
 /// many failed.
 pub fn run_cases(component: &[u8], fixtures: &Fixtures, out: &mut dyn Write) -> anyhow::Result<usize> {
+    let counted = Counted::default();
+    metrics::with_local_recorder(&counted, || run_counted(component, fixtures, &counted, out))
+}
+
+/// The same, where what plugins count is counted.
+fn run_counted(component: &[u8], fixtures: &Fixtures, counted: &Counted, out: &mut dyn Write) -> anyhow::Result<usize> {
     let runtime = workbench::runtime()?;
     let (shared, log) = heard(|| workbench::load(component, fixtures, &fixtures.config));
     if shared.is_err() {
         write_log(&log, out)?;
     }
-    let shared = shared?;
+    let world = Trial { runtime, component, fixtures, shared: shared?, counted };
     let mut failed = 0;
     for case in &fixtures.case {
-        let (Ran { wrong, chunkings, slow }, log) = heard(|| run_case(&runtime, component, fixtures, &shared, case));
+        let (Ran { wrong, chunkings, slow }, log) = heard(|| world.run(case));
         let note = if chunkings > 1 { format!(" ({chunkings} chunkings)") } else { String::new() };
         writeln!(out, "{}  {}{note}", if wrong.is_empty() { "ok    " } else { "FAILED" }, case.name)?;
         slow.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
@@ -70,27 +78,48 @@ struct Ran {
     slow: Option<String>,
 }
 
-fn run_case(runtime: &Runtime, component: &[u8], fixtures: &Fixtures, shared: &Arc<Plugin>, case: &Case) -> Ran {
-    let plugin = match &case.config {
-        None => Ok(shared.clone()),
-        Some(config) => workbench::load(component, fixtures, config),
-    };
-    let holdback_bytes = fixtures.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES);
-    let (outcome, slow) = match plugin {
-        Ok(plugin) => {
-            plugin.pass_time(Duration::from_millis(case.advance_ms));
-            let outcome = runtime.block_on(cases::outcome(&plugin, &case.ask, holdback_bytes));
-            (outcome, workbench::over_default(&plugin, case.ask.kind()))
+/// What cases are run with.
+struct Trial<'a> {
+    runtime: Runtime,
+    component: &'a [u8],
+    fixtures: &'a Fixtures,
+    /// For cases without a config of their own.
+    shared: Arc<Plugin>,
+    counted: &'a Counted,
+}
+
+impl Trial<'_> {
+    fn run(&self, case: &Case) -> Ran {
+        let plugin = match &case.config {
+            None => Ok(self.shared.clone()),
+            Some(config) => workbench::load(self.component, self.fixtures, config),
+        };
+        let (outcome, slow) = match plugin {
+            Ok(plugin) => {
+                plugin.pass_time(Duration::from_millis(case.advance_ms));
+                (self.outcome(&plugin, case), workbench::over_default(&plugin, case.ask.kind()))
+            }
+            // A config that is refused is an outcome too.
+            Err(error) if case.expect.contains_key("error") => (Ok((json!({"error": format!("{error:#}")}), 1)), None),
+            Err(error) => (Err(error.context("the plugin does not load")), None),
+        };
+        match outcome {
+            Ok((outcome, chunkings)) => Ran { wrong: cases::differences(&case.expect, &outcome), chunkings, slow },
+            Err(error) => Ran { wrong: vec![format!("{error:#}")], chunkings: 1, slow },
         }
-        // A config that is refused is an outcome too.
-        Err(error) if case.expect.contains_key("error") => {
-            (Ok((serde_json::json!({"error": format!("{error:#}")}), 1)), None)
+    }
+
+    /// The outcome of a call, with what the plugin counted in it; and how many chunkings there were of a stream, of which each
+    /// is counted, so that no sum says something.
+    fn outcome(&self, plugin: &Plugin, case: &Case) -> anyhow::Result<(Value, usize)> {
+        let holdback_bytes = self.fixtures.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES);
+        // What it counted when it was loaded is no call's.
+        drop(self.counted.take());
+        let (mut outcome, chunkings) = self.runtime.block_on(cases::outcome(plugin, &case.ask, holdback_bytes))?;
+        if !matches!(case.ask, Ask::Stream(_)) {
+            outcome["counted"] = json!(self.counted.take());
         }
-        Err(error) => (Err(error.context("the plugin does not load")), None),
-    };
-    match outcome {
-        Ok((outcome, chunkings)) => Ran { wrong: cases::differences(&case.expect, &outcome), chunkings, slow },
-        Err(error) => Ran { wrong: vec![format!("{error:#}")], chunkings: 1, slow },
+        Ok((outcome, chunkings))
     }
 }
 
