@@ -6,7 +6,7 @@ mod js;
 mod python;
 mod rust;
 
-use super::project::{Language, Project};
+use super::project::{self, Language, Project};
 use super::workbench;
 use crate::artifact::digest::Digest;
 use anyhow::{Context, bail};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(super) fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
-    let project = Project::open(folder)?;
+    let project = Project::open(folder, project::BY_OPTION)?;
     if let Some(name) = bring_log(&project)? {
         writeln!(out, "{name}: written, since {} imports it", project.manifest.lang.source())?;
     }
@@ -88,6 +88,13 @@ fn find(programs: &[PathBuf], remedy: &str) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// A path as a shell takes it for one word.
+fn shell_word(path: &Path) -> String {
+    let path = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if path.chars().all(plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
 /// Runs a tool; its own words are the error.
 fn run_tool(command: &mut Command) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
@@ -104,6 +111,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        for (path, word) in [("/a/b-c_1.0", "/a/b-c_1.0"), ("/my plugin", "'/my plugin'"), ("/it's", r"'/it'\''s'")] {
+            assert_eq!(shell_word(Path::new(path)), word);
+        }
+    }
+
+    #[test]
     fn a_project_older_than_what_logs_exceptions_gets_it_once_it_imports_it() {
         for (lang, source, import) in [
             ("js", "plugin.js", "import { logged } from \"./logged.js\";\n"),
@@ -114,7 +128,7 @@ mod tests {
             let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
             write("plugin.toml", &format!("name = \"old\"\nlang = \"{lang}\"\n"));
             write(source, "# it logged nothing\n");
-            let project = Project::open(folder.path()).unwrap();
+            let project = Project::open(folder.path(), "").unwrap();
             assert_eq!(bring_log(&project).unwrap(), None, "{source} is built as it always was");
             write(source, import);
             let name = bring_log(&project).unwrap().unwrap();

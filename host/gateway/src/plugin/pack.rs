@@ -62,7 +62,8 @@ fn signature(artifact: &Artifact, key: &PrivateKey) -> anyhow::Result<Signature>
 
 /// A file, or what the project in a folder builds.
 fn component(path: &Path) -> anyhow::Result<PathBuf> {
-    if path.is_dir() { Ok(Project::open(path)?.component()) } else { Ok(path.to_owned()) }
+    let hint = "`tidegate plugin pack DIR` packs that of another folder, `tidegate plugin pack FILE` a component";
+    if path.is_dir() { Project::open(path, hint)?.built() } else { Ok(path.to_owned()) }
 }
 
 /// The folder of a packed plugin of that name, which may have dots.

@@ -1,12 +1,15 @@
 //! A plugin's project: a folder with `plugin.toml`, which says how it is built.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The file that makes a folder a project.
 pub const FILE: &str = "plugin.toml";
+
+/// How the commands that work in a project are told where it is.
+pub(super) const BY_OPTION: &str = "`--project DIR` names one";
 
 /// What a plugin is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -75,11 +78,11 @@ pub struct Project {
 }
 
 impl Project {
-    /// Reads a project's file.
-    pub fn open(folder: &Path) -> anyhow::Result<Self> {
+    /// Reads a project's file; where there is none, `hint` says how else the caller's command is told what it is about.
+    pub fn open(folder: &Path, hint: &str) -> anyhow::Result<Self> {
         let path = folder.join(FILE);
         let text = std::fs::read_to_string(&path).with_context(|| {
-            format!("cannot read {}; `tidegate plugin new` makes a project, `--project DIR` names one", path.display())
+            format!("cannot read {}; `tidegate plugin new` makes a project, {hint}", path.display())
         })?;
         let manifest: Manifest = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
         check_name(&manifest.name)?;
@@ -90,6 +93,13 @@ impl Project {
     /// Where `plugin build` puts the component.
     pub fn component(&self) -> PathBuf {
         self.folder.join("dist").join(format!("{}.wasm", self.manifest.name))
+    }
+
+    /// The same, for those who need it there.
+    pub(super) fn built(&self) -> anyhow::Result<PathBuf> {
+        let component = self.component();
+        ensure!(component.exists(), "{} is not there; `tidegate plugin build` makes it", component.display());
+        Ok(component)
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 pub(super) fn open(args: &TestArgs) -> anyhow::Result<(Vec<u8>, Fixtures)> {
     let file = match &args.file {
         Some(file) => file.clone(),
-        None => project::Project::open(&args.project)?.component(),
+        None => project::Project::open(&args.project, project::BY_OPTION)?.built()?,
     };
     let cases: PathBuf = args.cases.clone().unwrap_or_else(|| args.project.join("tests.toml"));
     // A component has its project's name.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn push(args: &PushArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let folder = match &args.from {
         Some(folder) => folder.clone(),
-        None => pack::packed(&Project::open(Path::new("."))?.component()),
+        None => pack::packed(&Project::open(Path::new("."), "`--from DIR` names a packed plugin")?.component()),
     };
     let artifact = Layout::open(&folder)?.read(None, None)?;
     let target = Reference::argument(&args.reference)?;

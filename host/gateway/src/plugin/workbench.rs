@@ -143,7 +143,7 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime does not start")
 }
 
-/// Reads a component; says what to do where there is none.
+/// Reads a component.
 pub(super) fn component(file: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(file).with_context(|| format!("cannot read {}; `tidegate plugin build` makes it", file.display()))
+    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
 }

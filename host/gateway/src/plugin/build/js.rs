@@ -1,7 +1,7 @@
 //! JavaScript on QuickJS. The component imports nothing but the contract: WASI is stubbed with traps, and the
 //! synchronous runtime is taken, since the host runs no component-model async.
 
-use super::{Project, find, run_tool, wit};
+use super::{Project, find, run_tool, shell_word, wit};
 use crate::plugin::new::contract;
 use anyhow::{Context, bail};
 use std::collections::BTreeSet;
@@ -9,11 +9,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// The tool that components were last proven with.
-const REMEDY: &str = "npm install componentize-qjs@0.4.5";
+const TOOL: &str = "componentize-qjs@0.4.5";
 
 pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
     let local = project.folder.join("node_modules/.bin/componentize-qjs");
-    let tool = find(&[local, "componentize-qjs".into()], REMEDY)?;
+    // Without a prefix `npm` may install into a folder above, which has a package of its own.
+    let remedy = format!("npm install {TOOL} --prefix {}", shell_word(&project.folder));
+    let tool = find(&[local, "componentize-qjs".into()], &remedy)?;
     check_exports(project)?;
     let mut command = Command::new(tool);
     command.current_dir(&project.folder).args(["--wit", wit(project)?, "--world", "project", "--js", "plugin.js"]);
