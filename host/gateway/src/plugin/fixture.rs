@@ -87,12 +87,18 @@ pub struct HttpAnswer {
 
 /// How a request or a question fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum ScriptedError {
     /// No answer in time.
     Timeout,
     /// Nobody who answers.
     Unavailable,
+    /// A grant that is missing or used up.
+    Denied,
+    /// Not something that who is asked does.
+    Unsupported,
+    /// Something that cannot be asked.
+    InvalidInput,
 }
 
 fn ok() -> u16 {
@@ -221,9 +227,13 @@ mod tests {
         for of in ["http]]\nurl = \"https://a.example\"", "models]]\nmodel = \"m\""] {
             let with = |error: &str| format!("ask.recall = \"a\"\n[[host.{of}\nerror = \"{error}\"");
             let said = refused(&with("timeuot"));
-            assert!(said.contains("timeuot") && said.contains("`timeout` or `unavailable`"), "{said}");
-            let case = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", with("timeout"));
-            assert!(Fixtures::parse(&case).is_ok(), "{case}");
+            let all = ["timeout", "unavailable", "denied", "unsupported", "invalid-input"];
+            let listed = all.map(|error| format!("`{error}`")).join(", ");
+            assert!(said.contains("timeuot") && said.contains(&listed), "{said}");
+            for error in all {
+                let case = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", with(error));
+                assert!(Fixtures::parse(&case).is_ok(), "{case}");
+            }
         }
     }
 

@@ -52,10 +52,14 @@ impl Scripted {
 }
 
 fn scripted_error(error: ScriptedError) -> CapabilityError {
-    match error {
-        ScriptedError::Timeout => CapabilityError::Timeout("as scripted".into()),
-        ScriptedError::Unavailable => CapabilityError::Unavailable("as scripted".into()),
-    }
+    let error = match error {
+        ScriptedError::Timeout => CapabilityError::Timeout,
+        ScriptedError::Unavailable => CapabilityError::Unavailable,
+        ScriptedError::Denied => CapabilityError::Denied,
+        ScriptedError::Unsupported => CapabilityError::Unsupported,
+        ScriptedError::InvalidInput => CapabilityError::Invalid,
+    };
+    error("as scripted".into())
 }
 
 /// Answers requests.
@@ -126,7 +130,10 @@ impl ScriptedModels {
             None => take(answer).map(Ok),
         };
         self.0.iter().filter(fits).find_map(said).unwrap_or_else(|| {
-            Err(CapabilityError::Unavailable(format!("no [[host.models]] with `{kind}` answers `{}`", ask.model)))
+            // Of another kind than this it is one whatever it is asked.
+            let answers = self.0.iter().any(|answer| answer.model == ask.model && said(answer).is_some());
+            let error = if answers { CapabilityError::Unavailable } else { CapabilityError::Unsupported };
+            Err(error(format!("no [[host.models]] with `{kind}` answers `{}`", ask.model)))
         })
     }
 
@@ -263,6 +270,30 @@ mod tests {
         let why = |origin: &str| ScriptedHttp::new(Vec::new()).open(&HttpGrant::new([origin.to_owned()])).err();
         assert_eq!(why("https://a.example"), None);
         assert!(why("https://a.example/path").is_some_and(|why| why.contains("without a path")));
+    }
+
+    /// The first word of an error: what it is.
+    fn kind(error: CapabilityError) -> String {
+        error.to_string().split(':').next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_model_of_another_kind_does_not_support_the_question() {
+        let runtime = workbench::runtime().unwrap();
+        let embeds = |answers: &[&str]| {
+            let models = ScriptedModels::new(answers.iter().map(|answer| toml::from_str(answer).unwrap()).collect());
+            let (caller, request_id) = (Caller::local().into(), RequestId::new("test"));
+            let ask = ModelAsk { model: "m".into(), caller, request_id, until: Instant::now() };
+            runtime.block_on(models.embed(ask, vec!["hi".into()])).map_err(kind)
+        };
+        let chats = "model = \"m\"\ntext = \"yes\"";
+        assert_eq!(embeds(&[chats]), Err("unsupported".into()));
+        let embeds_others = "model = \"m\"\nhas = \"bye\"\nvector = [1]";
+        assert_eq!(embeds(&[chats, embeds_others]), Err("unavailable".into()));
+        for error in ["timeout", "unavailable", "denied", "unsupported", "invalid"] {
+            let script = if error == "invalid" { "invalid-input" } else { error };
+            assert_eq!(embeds(&[&format!("model = \"m\"\nerror = \"{script}\"")]), Err(error.into()));
+        }
     }
 
     #[test]
