@@ -271,6 +271,20 @@ expect.content = "none"
 }
 
 #[test]
+fn what_is_stored_at_the_beginning_is_within_the_quota() {
+    let value = "x".repeat(1024);
+    let cases = format!(
+        "[grants]\nkv_kib = 1\ndocuments = {{ here = \".\" }}\n[host.kv]\nlong = \"{value}\"\n[[case]]\nname = \"a\"\n\
+         ask.tool = {{ name = \"get\", arguments = \"long\" }}\nexpect.content = \"{value}\"\n"
+    );
+    let (good, said) = run_cases(&guest("keeper"), &cases);
+    assert!(
+        !good && said.contains("`long`: denied: the stage's 1024 bytes of storage (`kv_kib`) are used up"),
+        "{said}"
+    );
+}
+
+#[test]
 fn time_passes_as_the_cases_say() {
     let case = |advance_ms: u64, tool: &str, arguments: &str, content: &str| {
         format!(

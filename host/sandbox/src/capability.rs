@@ -21,7 +21,7 @@ mod vectors;
 pub use documents::{DocumentEntry, DocumentStore, Documents};
 pub use folders::Folders;
 pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp};
-pub use kv::{KvRefusal, KvStore, Namespace};
+pub use kv::{KvRefusal, KvStore, Namespace, check_kv_key};
 pub use log::{escape, for_line};
 pub use memory_kv::MemoryKv;
 pub use memory_vectors::{MemoryVectors, VectorChange};

@@ -7,11 +7,12 @@ mod ask;
 pub use ask::{Ask, Output, Prompt, Route, Stream, Told, Tool};
 
 use crate::config::{GrantsConfig, LimitsConfig};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
+use tidegate_sandbox::capability::{VectorEntry, check_kv_key};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -171,11 +172,37 @@ impl Fixtures {
         if let Some(case) = fixtures.case.iter().find(|case| case.expect.is_empty()) {
             bail!("the case `{}` expects nothing; name what must come out in `expect`", case.name);
         }
-        if let Some(entry) = fixtures.host.vectors.iter().find(|entry| entry.vector.iter().all(|x| *x == 0.0)) {
-            bail!("the vector of `{}` in [[host.vectors]] is empty or all 0, which is near to nothing", entry.id);
-        }
         fixtures.grants.check(fixtures.limits.to_limits().output_bytes).context("[grants]")?;
+        fixtures.host.check(&fixtures.grants).context("[host]")?;
         Ok(fixtures)
+    }
+}
+
+impl HostScript {
+    /// Refuses what no server would hold: what the plugin could not have stored itself, or is not granted.
+    fn check(&self, grants: &GrantsConfig) -> anyhow::Result<()> {
+        for key in self.kv.keys() {
+            check_kv_key(key).with_context(|| format!("kv: `{}`", key.escape_debug()))?;
+        }
+        for entry in &self.vectors {
+            entry.stored().check().with_context(|| format!("vectors: `{}`", entry.id.escape_debug()))?;
+            let collection = entry.collection.as_str();
+            ensure!(
+                grants.vectors.contains_key(collection),
+                "vectors: `{}` is in a collection that is not granted; add `vectors = {{ {collection} = \"read\" }}` to \
+                 [grants]",
+                entry.id
+            );
+        }
+        ensure!(self.kv.is_empty() || grants.kv_kib.is_some(), "kv: it is not granted; add `kv_kib = 64` to [grants]");
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// As it is stored.
+    pub(super) fn stored(&self) -> VectorEntry {
+        VectorEntry { id: self.id.clone(), vector: self.vector.clone(), payload: attrs(&self.payload) }
     }
 }
 
@@ -242,6 +269,33 @@ mod tests {
         let http = |kib| format!("ask.recall = \"a\"\n[grants.http]\norigins = []\nrequest_kib = {kib}");
         let said = refused(&http(4096));
         assert!(said.contains("[grants]") && said.contains("http.request_kib is 4096"), "{said}");
+    }
+
+    #[test]
+    fn what_no_server_would_hold_is_refused() {
+        let vector = |id: &str, vector: &str, grants: &str| {
+            format!(
+                "ask.recall = \"a\"\n[grants]\n{grants}\n[[host.vectors]]\ncollection = \"c\"\nid = \"{id}\"\n\
+                 vector = {vector}"
+            )
+        };
+        let granted = "vectors = { c = \"read\" }";
+        let long = "x".repeat(513);
+        let kv =
+            |key: &str, grants: &str| format!("ask.recall = \"a\"\n[grants]\n{grants}\n[host.kv]\n\"{key}\" = \"v\"");
+        for (case, why) in [
+            (vector("a", "[1]", ""), "add `vectors = { c = \"read\" }` to [grants]"),
+            (vector("a", "[1, nan]", granted), "finite numbers"),
+            (vector("a", "[1, inf]", granted), "finite numbers"),
+            (vector(&long, "[1]", granted), "an id has 1 to 512 bytes"),
+            (vector("", "[1]", granted), "an id has 1 to 512 bytes"),
+            (kv("k", ""), "add `kv_kib = 64` to [grants]"),
+            (kv("", "kv_kib = 1"), "keys have 1 to 512"),
+            (kv(&long, "kv_kib = 1"), "keys have 1 to 512"),
+        ] {
+            let said = refused(&case);
+            assert!(said.contains("[host]: ") && said.contains(why), "{case}: {said}");
+        }
     }
 
     #[test]

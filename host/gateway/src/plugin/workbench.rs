@@ -1,7 +1,7 @@
 //! The sandbox of the author's tools: the server's own, with room for few instances and patience for what takes longer than a
 //! server would let it. [`over_default`] says so then.
 
-use super::fixture::{self, Fixtures};
+use super::fixture::Fixtures;
 use super::script::{ScriptedHttp, ScriptedModels};
 use crate::config::{Config, LimitsConfig};
 use anyhow::{Context, anyhow};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_sandbox::capability::{Collection, KvStore, MemoryKv, MemoryVectors, Namespace, VectorEntry, VectorStore};
+use tidegate_sandbox::capability::{Collection, KvStore, MemoryKv, MemoryVectors, Namespace, VectorStore};
 use tidegate_sandbox::stage::{CallContext, Limits, StageKind};
 use tidegate_sandbox::{Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
@@ -113,14 +113,15 @@ fn explain(error: LoadError) -> anyhow::Error {
 async fn fill(fixtures: &Fixtures, kv: &dyn KvStore, vectors: &dyn VectorStore) -> anyhow::Result<()> {
     let (host, tenant) = (&fixtures.host, Caller::local().tenant);
     let namespace = Namespace::of_tenant(fixtures.plugin(), tenant.clone());
+    let quota = fixtures.grants.kv_kib.unwrap_or(0) << 10;
     for (key, value) in &host.kv {
-        kv.set(&namespace, key.clone(), value.clone().into_bytes(), None, u64::MAX).await?;
+        let set = kv.set(&namespace, key.clone(), value.clone().into_bytes(), None, quota).await;
+        set.with_context(|| format!("[host] kv: `{}`", key.escape_debug()))?;
     }
     for entry in &host.vectors {
         let collection = Collection::of_tenant(entry.collection.as_str(), tenant.clone());
-        let payload = fixture::attrs(&entry.payload);
-        let entry = VectorEntry { id: entry.id.clone(), vector: entry.vector.clone(), payload };
-        vectors.put(&collection, vec![entry]).await?;
+        let put = vectors.put(&collection, vec![entry.stored()]).await;
+        put.with_context(|| format!("[[host.vectors]]: `{}`", entry.id.escape_debug()))?;
     }
     Ok(())
 }

@@ -105,6 +105,14 @@ pub trait KvStore: Send + Sync {
     fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>>;
 }
 
+/// Refuses a key that no plugin may name.
+pub fn check_kv_key(key: &str) -> Result<(), CapabilityError> {
+    if (1..=MAX_KEY_BYTES).contains(&key.len()) {
+        return Ok(());
+    }
+    Err(CapabilityError::Invalid(format!("a key of {} bytes; keys have 1 to {MAX_KEY_BYTES}", key.len())))
+}
+
 impl Host for HostState {
     async fn get(&mut self, key: String) -> wasmtime::Result<Result<Option<Vec<u8>>, Error>> {
         let found = self.read_many("kv.get", std::slice::from_ref(&key)).await;
@@ -177,12 +185,6 @@ impl HostState {
         if keys.len() > MAX_KEYS {
             return Err(CapabilityError::Invalid(format!("{} keys at once; at most {MAX_KEYS}", keys.len())));
         }
-        match keys.iter().find(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
-            Some(key) => {
-                let message = format!("a key of {} bytes; keys have 1 to {MAX_KEY_BYTES}", key.len());
-                Err(CapabilityError::Invalid(message))
-            }
-            None => Ok(quota),
-        }
+        keys.iter().try_for_each(|key| check_kv_key(key)).map(|()| quota)
     }
 }

@@ -50,6 +50,21 @@ pub struct VectorEntry {
     pub payload: Vec<(String, String)>,
 }
 
+impl VectorEntry {
+    /// Refuses what no plugin may put.
+    pub fn check(&self) -> Result<(), CapabilityError> {
+        let bytes: usize = self.payload.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let pairs = self.payload.len();
+        if !(1..=MAX_ID_BYTES).contains(&self.id.len()) || bytes > MAX_PAYLOAD_BYTES || pairs > MAX_PAYLOAD_PAIRS {
+            let message = format!(
+                "an id has 1 to {MAX_ID_BYTES} bytes, a payload at most {MAX_PAYLOAD_BYTES} in {MAX_PAYLOAD_PAIRS} pairs"
+            );
+            return Err(CapabilityError::Invalid(message));
+        }
+        check_vector(&self.vector)
+    }
+}
+
 /// An entry that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VectorHit {
@@ -201,15 +216,8 @@ fn check_entries(entries: Vec<wit::Entry>) -> Result<Vec<VectorEntry>, Capabilit
     }
     let check = |entry: wit::Entry| {
         let wit::Entry { id, vector, payload } = entry;
-        let bytes: usize = payload.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if id.is_empty() || id.len() > MAX_ID_BYTES || bytes > MAX_PAYLOAD_BYTES || payload.len() > MAX_PAYLOAD_PAIRS {
-            let message = format!(
-                "an id has 1 to {MAX_ID_BYTES} bytes, a payload at most {MAX_PAYLOAD_BYTES} in {MAX_PAYLOAD_PAIRS} pairs"
-            );
-            return Err(CapabilityError::Invalid(message));
-        }
-        check_vector(&vector)?;
-        Ok(VectorEntry { id, vector, payload })
+        let entry = VectorEntry { id, vector, payload };
+        entry.check().map(|()| entry)
     };
     entries.into_iter().map(check).collect()
 }
