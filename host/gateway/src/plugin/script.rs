@@ -130,7 +130,7 @@ impl ScriptedModels {
             None => take(answer).map(Ok),
         };
         self.0.iter().filter(fits).find_map(said).unwrap_or_else(|| {
-            // Of another kind than this it is one whatever it is asked.
+            // One whose entries answer no such question at all is a model of another kind.
             let answers = self.0.iter().any(|answer| answer.model == ask.model && said(answer).is_some());
             let error = if answers { CapabilityError::Unavailable } else { CapabilityError::Unsupported };
             Err(error(format!("no [[host.models]] with `{kind}` answers `{}`", ask.model)))
