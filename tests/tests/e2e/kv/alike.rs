@@ -173,7 +173,7 @@ async fn what_all_have_is_bounded_and_what_is_over_makes_room_for_everybody() {
 async fn a_tenant_that_keeps_all_there_is_leaves_others_their_share_however_many_projects_it_has() {
     on_each("shares", 600, async |name, kv| {
         let set = async |of: &Namespace, key: &str| kv.set(of, key.into(), vec![b'x'; 135], None, 1000).await.is_ok();
-        let of_project = |n: usize| Namespace { tenant: TenantId::new(&format!("proj_{n}")), ..of("p", "many") };
+        let of_project = |n: usize| Namespace { tenant: TenantId::new(format!("proj_{n}")), ..of("p", "many") };
         let (few, late) = (of("p", "few"), of("p", "late"));
         let mut taken = Vec::new();
         for n in 0..4 {
