@@ -119,8 +119,11 @@ pub(super) fn count(name: &str, delta: u64) {
     }
 }
 
-pub(super) fn observe(name: &str, _value: f64) {
-    count(name, 1);
+pub(super) fn observe(name: &str, value: f64) {
+    if value.is_finite() {
+        return count(name, 1);
+    }
+    write_log(Level::Warn, &format!("an observation is {value}, which no histogram has a place for"), &[]);
 }
 
 fn may_meter(name: &str) -> bool {
@@ -150,6 +153,12 @@ mod tests {
         metrics::observe("hist", 1.0);
         assert_eq!((counted("hits"), counted("hist")), (2, 0));
         assert_eq!(take_log(), [(Level::Warn, "metric `hist` is not declared in the descriptor".to_owned())]);
+    }
+
+    #[test]
+    fn an_observation_that_is_no_number_is_refused_and_logged() {
+        [1.5, f64::NAN, f64::INFINITY].iter().for_each(|value| metrics::observe("took_ms", *value));
+        assert_eq!((counted("took_ms"), take_log().len()), (1, 2));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! HTTP, scripted. A request that the host would not send does not reach the script; which origins are granted is open.
+//! HTTP, scripted. A request that the host would not send does not reach the script; which origins are granted, and which
+//! headers to a secret, is open.
 
 use super::hand_over;
-use super::outside::{Script, check_secret, denied};
+use super::outside::{Script, check_secret, denied, secret_names};
 use crate::host::http::{Request, Response};
 use crate::plugin::Error;
 use std::cell::RefCell;
@@ -10,6 +11,8 @@ const MAX_URL_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 const MAX_AT_ONCE: usize = 16;
+/// Before a secret.
+const MAX_PREFIX_BYTES: usize = 64;
 /// Headers that are the host's.
 const RESERVED: [&str; 10] = [
     "host",
@@ -23,7 +26,7 @@ const RESERVED: [&str; 10] = [
     "expect",
     "proxy-connection",
 ];
-/// The same in a request with a secret.
+/// The same of a plugin that has secrets.
 const RESERVED_BESIDE_SECRETS: [&str; 2] = ["accept-encoding", "range"];
 
 #[derive(Default)]
@@ -69,24 +72,34 @@ fn answer(request: &Request) -> Result<Response, Error> {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let invalid = |message: String| Err(Error::InvalidInput(message));
     if request.url.len() > MAX_URL_BYTES {
         return invalid(format!("a URL has at most {MAX_URL_BYTES} bytes"));
     }
     request.secret_headers.iter().try_for_each(|header| check_secret(&header.secret))?;
+    if request.secret_headers.iter().any(|header| header.prefix.len() > MAX_PREFIX_BYTES) {
+        return invalid(format!("what stands before a secret has at most {MAX_PREFIX_BYTES} bytes"));
+    }
     let plain = request.headers.iter().map(|(name, value)| (name.as_str(), value.len()));
     let secret = request.secret_headers.iter().map(|header| (header.name.as_str(), header.prefix.len()));
-    let headers: Vec<(&str, usize)> = plain.chain(secret).collect();
+    check_headers(&plain.chain(secret).collect::<Vec<_>>())
+}
+
+/// Names, and bytes of values.
+fn check_headers(headers: &[(&str, usize)]) -> Result<(), Error> {
     let bytes: usize = headers.iter().map(|(name, value)| name.len() + value).sum();
     if headers.len() > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
         return invalid(format!("at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together"));
     }
-    let beside_secrets = if request.secret_headers.is_empty() { &[][..] } else { &RESERVED_BESIDE_SECRETS };
+    let beside_secrets = if secret_names().is_empty() { &[][..] } else { &RESERVED_BESIDE_SECRETS };
     let mut reserved = RESERVED.iter().chain(beside_secrets);
     match reserved.find(|reserved| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(reserved))) {
         Some(name) => invalid(format!("the header `{name}` is the host's")),
         None => Ok(()),
     }
+}
+
+fn invalid(message: String) -> Result<(), Error> {
+    Err(Error::InvalidInput(message))
 }
 
 #[cfg(test)]
@@ -113,8 +126,10 @@ mod tests {
         check(get().header("Content-Length", "3"));
         check(get().header("x", "y".repeat(MAX_HEADER_BYTES)));
         check((0..=MAX_HEADERS).fold(get(), |request, n| request.header(n.to_string(), "")));
-        check(get().header("Range", "bytes=0-9").secret_header("authorization", "Bearer ", "key"));
+        check(get().header("Range", "bytes=0-9"));
+        check(get().secret_header("authorization", "x".repeat(MAX_PREFIX_BYTES + 1), "key"));
         assert_eq!(take_requests(), []);
+        grant_secrets(&[]);
         assert_eq!(sent(&get().header("Range", "bytes=0-9")), Ok(200));
         assert_eq!(take_requests().len(), 1);
     }
