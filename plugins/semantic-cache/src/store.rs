@@ -64,18 +64,26 @@ pub fn near(config: &Config, asked: &Asked, vector: &[f32]) -> Result<Option<(St
     Ok(None)
 }
 
+/// Of what one call may hand over (a stage's `output_bytes`), with room for what is around it. An answer within
+/// `max_answer_bytes` may be twice as long as JSON.
+const MOST_BYTES: usize = (1 << 20) - 4096;
+
 /// Keeps an answer; without a vector it is found by the same question only.
 ///
 /// # Errors
 /// What storage says, such as that it is full; then the answer is not kept.
 pub fn keep(config: &Config, key: &str, context: &str, vector: Option<Vec<f32>>, answer: &str) -> Result<(), Error> {
+    let kept = Kept { context: context.to_owned(), answer: answer.to_owned() };
+    let bytes = serde_json::to_vec(&kept).map_err(|problem| Error::Other(problem.to_string()))?;
+    if bytes.len() > MOST_BYTES {
+        let why = format!("an answer of {} bytes as JSON; the host takes {MOST_BYTES} at once", bytes.len());
+        return Err(Error::Unsupported(why));
+    }
     let ttl = Some(config.ttl_s * 1_000);
     let slot = kv::increment("next", 1, None)?.rem_euclid(config.max_entries);
     if let Some(old) = kv::get(&slot_key(slot))? {
         kv::delete(&answer_key(&String::from_utf8_lossy(&old)))?;
     }
-    let kept = Kept { context: context.to_owned(), answer: answer.to_owned() };
-    let bytes = serde_json::to_vec(&kept).map_err(|problem| Error::Other(problem.to_string()))?;
     kv::set(&slot_key(slot), key.as_bytes(), ttl)?;
     kv::set(&answer_key(key), &bytes, ttl)?;
     if let Some(vector) = vector {

@@ -217,6 +217,19 @@ fn only_whole_answers_to_the_question_as_it_was_seen_are_kept() {
     assert_eq!(fake::counted("kept"), 1);
 }
 
+/// The host would end the call.
+#[test]
+fn an_answer_that_is_too_long_as_json_is_not_kept() {
+    embeds();
+    let cache: SemanticCache = plugin(r#"{"max_answer_bytes":1000000}"#);
+    let question = "When do you open?";
+    let notes = || asked(&cache, &by("p"), &prompt(question)).unwrap_err();
+    remember(&cache, question, &"\"".repeat(600_000), "\"stop\"", notes());
+    assert_eq!(fake::counted("kept"), 0);
+    remember(&cache, question, &"x".repeat(600_000), "\"stop\"", notes());
+    assert_eq!(fake::counted("kept"), 1);
+}
+
 /// The vectors of so many texts.
 type Script = fn(usize) -> Vec<Vec<f32>>;
 

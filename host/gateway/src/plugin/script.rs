@@ -283,7 +283,7 @@ mod tests {
         let embeds = |answers: &[&str]| {
             let models = ScriptedModels::new(answers.iter().map(|answer| toml::from_str(answer).unwrap()).collect());
             let (caller, request_id) = (Caller::local().into(), RequestId::new("test"));
-            let ask = ModelAsk { model: "m".into(), caller, request_id, until: Instant::now() };
+            let ask = ModelAsk { model: "m".into(), caller, request_id, hops: 0, until: Instant::now() };
             runtime.block_on(models.embed(ask, vec!["hi".into()])).map_err(kind)
         };
         let chats = "model = \"m\"\ntext = \"yes\"";
