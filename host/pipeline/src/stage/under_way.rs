@@ -83,6 +83,7 @@ mod tests {
             deadline: Duration::from_secs(1),
             began: None,
             streaming: false,
+            hops: 0,
         };
         metrics::with_local_recorder(&recorder, || {
             let mut call = Box::pin(stage.call(kind, &cx, async |_| std::future::pending::<Result<(), _>>().await));
