@@ -39,7 +39,8 @@ pub struct Running {
 const AFTERWORK: Duration = Duration::from_secs(2);
 
 impl Running {
-    /// Says that it is not ready for as long as its config has it, then takes no new requests, gives running answers `grace` to end, then stops the engines.
+    /// Says that it is not ready for as long as its config has it, then takes no new requests, gives running answers `grace` to
+    /// end, then stops the engines.
     pub async fn stop(self, grace: Duration) {
         self.server.settle(self.settle).await;
         self.watchers.iter().for_each(AbortOnDropHandle::abort);
