@@ -140,7 +140,7 @@ impl Breaker {
         match outcome {
             Outcome::Unknown => {
                 if let Admission::Trial(number) = admission {
-                    self.try_again(tenant, number);
+                    self.try_again(tenant, number, now);
                 }
                 false
             }
@@ -155,11 +155,11 @@ impl Breaker {
     }
 
     /// The next call is a trial.
-    fn try_again(&self, tenant: &TenantId, number: u64) {
+    fn try_again(&self, tenant: &TenantId, number: u64, now: Instant) {
         let mut lanes = self.lock();
         let open = lanes.of.get_mut(tenant).and_then(|lane| lane.open.as_mut());
         if let Some(open) = open.filter(|open| open.number == number) {
-            open.on_trial = false;
+            (open.on_trial, open.until) = (false, open.until.min(now));
         }
     }
 

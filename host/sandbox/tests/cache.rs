@@ -128,7 +128,7 @@ fn a_directory_that_others_may_put_another_in_the_place_of_is_refused() {
     sandbox(&cache);
     let give = |path: &Path, user, group| std::os::unix::fs::chown(path, user, group).is_ok();
     if give(&shared.join("a"), Some(12_345), None) {
-        is_foreign(&cache, "shared/a`");
+        is_foreign(&cache, "shared/a/b`");
         assert!(give(&shared.join("a"), Some(0), None));
     }
     allow(0o755);

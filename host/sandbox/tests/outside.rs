@@ -73,8 +73,8 @@ impl ModelService for Outside {
         params: Map<String, Value>,
     ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
         Box::pin(async move {
-            let by = format!("{} {} {}", ask.model, ask.caller.tenant, ask.hops);
-            let text = format!("{by} {} {params:?}", messages[0].joined_text());
+            let what = format!("{} {params:?} by {} gateways", messages[0].joined_text(), ask.hops);
+            let text = format!("{} {} {what}", ask.model, ask.caller.tenant);
             let usage = Usage { input_tokens: 3, cached_tokens: 0, output_tokens: 2, ..Default::default() };
             Ok(ModelReply { text, finish_reason: "stop".into(), usage })
         })
@@ -204,6 +204,9 @@ async fn models_are_asked_by_alias_as_the_tenants_work() {
     let reply = run(&plugin, "acme", "complete", "small hello there").await.unwrap();
     assert!(reply.contains("tiny acme hello there") && reply.contains("max_tokens"), "{reply}");
     assert!(reply.contains("output: 2"), "{reply}");
+    let call = ToolCall { id: "c".into(), name: "complete".into(), arguments: "small hello there".into() };
+    let behind = plugin.call_tool(&CallContext { hops: 3, ..by("acme") }, &call).await.unwrap().content;
+    assert!(reply.contains("by 0 gateways") && behind.contains("by 3 gateways"), "{behind}");
     is(run(&plugin, "acme", "embed", "tiny abc").await, "denied");
 }
 
