@@ -105,9 +105,15 @@ fn shown(message: &Message) -> Value {
         match part {
             Part::ToolCall(call) => calls.push(json!(call)),
             Part::ToolOutcome(outcome) => shown["call_id"] = outcome.call_id.as_str().into(),
-            Part::Reasoning(text) => shown["reasoning"] = text.as_str().into(),
-            Part::Refusal(text) => shown["refusal"] = text.as_str().into(),
             _ => {}
+        }
+    }
+    let joined = |of: fn(&Part) -> Option<&str>| message.parts.iter().filter_map(of).collect::<Vec<_>>();
+    let reasoning = joined(|part| if let Part::Reasoning(text) = part { Some(text) } else { None });
+    let refusal = joined(|part| if let Part::Refusal(text) = part { Some(text) } else { None });
+    for (name, texts) in [("reasoning", reasoning), ("refusal", refusal)] {
+        if !texts.is_empty() {
+            shown[name] = texts.concat().into();
         }
     }
     if !calls.is_empty() {
@@ -204,6 +210,13 @@ mod tests {
 
     fn check(expect: Value, outcome: Value, expected: &[&str]) {
         assert_eq!(differences(expect.as_object().unwrap(), &outcome), expected);
+    }
+
+    #[test]
+    fn all_that_a_message_says_is_shown() {
+        let mut message = Message::text("m", tidegate_types::Role::Assistant, "a");
+        message.parts.extend(["b", "c"].map(|text| Part::Reasoning(text.into())));
+        assert_eq!((&shown(&message)["reasoning"], shown(&message).get("refusal")), (&json!("bc"), None));
     }
 
     #[test]

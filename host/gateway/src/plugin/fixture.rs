@@ -272,6 +272,17 @@ mod tests {
     }
 
     #[test]
+    fn what_would_be_lost_of_what_a_tool_says_is_refused() {
+        for more in ["reasoning = \"x\"", "refusal = \"x\"", "tool_calls = [{ id = \"d\", name = \"f\" }]"] {
+            let said = |call_id: &str| format!("ask.prompt = [{{ role = \"tool\", {call_id} text = \"ok\", {more} }}]");
+            let why = refused(&said("call_id = \"c\","));
+            assert!(why.contains("`ask.prompt` is"), "{more}: {why}");
+            let whole = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", said(""));
+            assert!(Fixtures::parse(&whole).is_ok(), "{more}");
+        }
+    }
+
+    #[test]
     fn what_no_server_would_hold_is_refused() {
         let vector = |id: &str, vector: &str, grants: &str| {
             format!(
