@@ -173,7 +173,7 @@ impl Memory for SemanticCache {
             return Ok(Vec::new());
         }
         match store::keep(&self.0, &note.key, &note.context, note.vector(), &answer) {
-            Ok(()) => count("kept", 1),
+            Ok(is_kept) => count("kept", is_kept.into()),
             Err(problem) => failed("an answer is not kept", &problem),
         }
         Ok(Vec::new())

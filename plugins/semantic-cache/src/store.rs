@@ -68,16 +68,15 @@ pub fn near(config: &Config, asked: &Asked, vector: &[f32]) -> Result<Option<(St
 /// `max_answer_bytes` may be twice as long as JSON.
 const MOST_BYTES: usize = (1 << 20) - 4096;
 
-/// Keeps an answer; without a vector it is found by the same question only.
+/// Keeps an answer, unless it is too long; without a vector it is found by the same question only.
 ///
 /// # Errors
 /// What storage says, such as that it is full; then the answer is not kept.
-pub fn keep(config: &Config, key: &str, context: &str, vector: Option<Vec<f32>>, answer: &str) -> Result<(), Error> {
+pub fn keep(config: &Config, key: &str, context: &str, vector: Option<Vec<f32>>, answer: &str) -> Result<bool, Error> {
     let kept = Kept { context: context.to_owned(), answer: answer.to_owned() };
     let bytes = serde_json::to_vec(&kept).map_err(|problem| Error::Other(problem.to_string()))?;
     if bytes.len() > MOST_BYTES {
-        let why = format!("an answer of {} bytes as JSON; the host takes {MOST_BYTES} at once", bytes.len());
-        return Err(Error::Unsupported(why));
+        return Ok(false);
     }
     let ttl = Some(config.ttl_s * 1_000);
     let slot = kv::increment("next", 1, None)?.rem_euclid(config.max_entries);
@@ -90,5 +89,5 @@ pub fn keep(config: &Config, key: &str, context: &str, vector: Option<Vec<f32>>,
         let payload = vec![(CONTEXT.to_owned(), quote(context)), (KEY.to_owned(), quote(key))];
         vectors::put(&config.collection, &[Entry { id: slot_key(slot), vector, payload }])?;
     }
-    Ok(())
+    Ok(true)
 }

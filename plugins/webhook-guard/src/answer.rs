@@ -3,6 +3,7 @@
 use crate::places;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::collections::HashSet;
 use std::ops::Range;
 use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::{Changes, Error, Finding, Findings, Message, Refusal, Severity, Verdict};
@@ -104,8 +105,8 @@ impl Answer {
             }
             Kind::Redact => {
                 check_all_found(messages, &self.redactions)?;
-                let mut changes = Changes::default();
-                messages.iter().for_each(|message| redact(message, &self.redactions, &mut changes));
+                let (mut changes, redactions) = (Changes::default(), distinct(&self.redactions));
+                messages.iter().for_each(|message| redact(message, &redactions, &mut changes));
                 match changes.into_edits() {
                     Some(edits) => Verdict::rewrite(edits),
                     None => Verdict::refuse(
@@ -167,11 +168,17 @@ fn check_all_found(messages: &[&Message], redactions: &[Redaction]) -> Result<()
     }
 }
 
+/// Each text once, with what is said of it first: services name one for each of its places.
+fn distinct(redactions: &[Redaction]) -> Vec<&Redaction> {
+    let mut seen = HashSet::new();
+    redactions.iter().filter(|redaction| seen.insert(redaction.find.as_str())).collect()
+}
+
 /// Every place of every text that is to go. Where places overlap, all of them becomes what stands for the first; of two
 /// that begin at one place, for the longer one.
-fn redact<'a>(message: &'a Message, redactions: &[Redaction], changes: &mut Changes<'a>) {
+fn redact<'a>(message: &'a Message, redactions: &[&Redaction], changes: &mut Changes<'a>) {
     for (part, text) in message.texts() {
-        let found = redactions.iter().flat_map(|redaction| {
+        let found = redactions.iter().copied().flat_map(|redaction| {
             let places = places::of(&redaction.find, text).into_iter();
             places.map(move |place| (place, redaction))
         });
