@@ -87,6 +87,11 @@ impl Keeper {
         self.share.as_deref().unwrap_or(owner)
     }
 
+    /// The same, where somebody has said it.
+    pub(crate) fn known_share(&self) -> Option<&str> {
+        self.share.as_deref()
+    }
+
     /// Refuses what there is no room for.
     pub(crate) async fn check(&self, tx: &mut Tx, owner: &str, room: Room) -> Result<(), KeepError> {
         self.total.check(tx, self.share(owner), room).await

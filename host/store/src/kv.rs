@@ -107,7 +107,7 @@ impl Kv {
         for row in delete.fetch_all(&mut **tx).await? {
             after = after.saturating_sub(cost(key, row.try_get::<i64, _>(0)?));
         }
-        space::resize(tx, space, after).await?;
+        space::resize(tx, space, after, self.keeper.known_share()).await?;
         Ok(Done { answer: (), before, after, leaves_words: true })
     }
 
@@ -156,7 +156,7 @@ impl Kv {
         self.keeper.check(tx, space.owner, Room { before, after, quota, past_cap }).await?;
         put(tx, change, value.into_owned(), change.ends_ms(live.as_ref(), now)).await?;
         if after != before {
-            space::resize(tx, space, after).await?;
+            space::resize(tx, space, after, self.keeper.known_share()).await?;
         }
         Ok(Done { answer: sum, before, after, leaves_words })
     }

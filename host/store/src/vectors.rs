@@ -95,7 +95,7 @@ impl Vectors {
         for entries in put.entries.chunks(PUT) {
             put.write(tx, entries, after.changed).await?;
         }
-        owner::write(tx, put.of.owner, after).await?;
+        owner::write(tx, put.of.owner, after, self.keeper.known_share()).await?;
         Ok(Done { answer: (), before: before.bytes, after: after.bytes, leaves_words: replaced.there > 0 })
     }
 
@@ -127,7 +127,7 @@ impl Vectors {
         }
         let after = before.changed(came, went);
         if deleted > 0 {
-            owner::write(tx, of.owner, after).await?;
+            owner::write(tx, of.owner, after, self.keeper.known_share()).await?;
         }
         Ok(Done { answer: deleted, before: before.bytes, after: after.bytes, leaves_words: deleted > 0 })
     }

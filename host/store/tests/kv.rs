@@ -81,6 +81,28 @@ async fn a_quota_is_not_passed_by_two_gateways_at_once() {
     .await;
 }
 
+/// A gateway of before knows of no shares; that of a project of the config was a guess.
+#[tokio::test]
+async fn whoever_changes_what_is_kept_says_whose_share_it_counts_for() {
+    on_each(|fresh| async move {
+        let (kv, pool) = (Kv::new(&fresh.db, CAP), fresh.raw().await);
+        let share = async || -> String {
+            let row = sqlx::query("SELECT share FROM plugin_spaces WHERE owner = 'ann'").fetch_one(&pool).await;
+            row.unwrap().get(0)
+        };
+        let before = "INSERT INTO plugin_spaces (owner, plugin, bytes) VALUES ('ann', 'p', 0)";
+        sqlx::query(before).execute(&pool).await.unwrap();
+        kv.of_share("tenant").set(ANN, "a", b"1", None, CAP).await.unwrap();
+        assert_eq!(share().await, "tenant", "{}", fresh.name);
+        kv.set(ANN, "b", b"1", SOON, CAP).await.unwrap();
+        over().await;
+        assert_eq!(kv.sweep().await.unwrap(), 1);
+        assert_eq!(share().await, "tenant", "{}: a sweep says nothing of it", fresh.name);
+        pool.close().await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_cap_counts_what_another_gateway_keeps() {
     on_each(|fresh| async move {

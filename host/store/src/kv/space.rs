@@ -36,12 +36,14 @@ pub(super) async fn hold_if_free(db: &Db, tx: &mut Tx, space: Space<'_>) -> Resu
     row.map(|row| Ok(unsigned(row.try_get(0)?))).transpose()
 }
 
-/// Says how many bytes a space that is held has from now on; one without any is no more.
-pub(super) async fn resize(tx: &mut Tx, space: Space<'_>, bytes: u64) -> Result<(), StoreError> {
-    const RESIZE: &str = "UPDATE plugin_spaces SET bytes = $3 WHERE owner = $1 AND plugin = $2";
+/// Says how many bytes a space that is held has from now on, and whose share they count for where that is known; one without
+/// any is no more.
+pub(super) async fn resize(tx: &mut Tx, space: Space<'_>, bytes: u64, share: Option<&str>) -> Result<(), StoreError> {
+    const RESIZE: &str =
+        "UPDATE plugin_spaces SET bytes = $3, share = COALESCE($4, share) WHERE owner = $1 AND plugin = $2";
     const REMOVE: &str = "DELETE FROM plugin_spaces WHERE owner = $1 AND plugin = $2";
     let bound = |statement| sqlx::query(statement).bind(space.owner).bind(space.plugin);
-    let query = if bytes == 0 { bound(REMOVE) } else { bound(RESIZE).bind(signed(bytes)) };
+    let query = if bytes == 0 { bound(REMOVE) } else { bound(RESIZE).bind(signed(bytes)).bind(share) };
     query.execute(&mut **tx).await?;
     Ok(())
 }

@@ -166,7 +166,7 @@ impl Kv {
             tx.rollback().await?;
             return Ok(0);
         }
-        space::resize(&mut tx, space, after).await?;
+        space::resize(&mut tx, space, after, None).await?;
         let answer = rows.len() as u64;
         self.keeper.end(tx, Ok(Done { answer, before, after, leaves_words: true })).await
     }

@@ -71,13 +71,13 @@ pub(super) async fn hold_if_free(db: &Db, tx: &mut Tx, owner: &str) -> Result<Op
     sqlx::query(db.either(READ, POSTGRES)).bind(owner).fetch_optional(&mut **tx).await?.map(of_row).transpose()
 }
 
-/// Says what an owner that is held is from now on. It stays when it has nothing: numbers that copies have followed are not
-/// given again.
-pub(super) async fn write(tx: &mut Tx, owner: &str, row: Owner) -> Result<(), StoreError> {
-    const WRITE: &str = "UPDATE plugin_vector_owners \
-         SET changed = $2, forgotten = $3, bytes = $4, deleted_bytes = $5 WHERE owner = $1";
+/// Says what an owner that is held is from now on, and whose share that counts for where it is known. It stays when it has
+/// nothing: numbers that copies have followed are not given again.
+pub(super) async fn write(tx: &mut Tx, owner: &str, row: Owner, share: Option<&str>) -> Result<(), StoreError> {
+    const WRITE: &str = "UPDATE plugin_vector_owners SET changed = $2, forgotten = $3, bytes = $4, deleted_bytes = $5, \
+         share = COALESCE($6, share) WHERE owner = $1";
     let query = sqlx::query(WRITE).bind(owner).bind(row.changed).bind(row.forgotten);
-    query.bind(signed(row.bytes)).bind(signed(row.deleted_bytes)).execute(&mut **tx).await?;
+    query.bind(signed(row.bytes)).bind(signed(row.deleted_bytes)).bind(share).execute(&mut **tx).await?;
     Ok(())
 }
 

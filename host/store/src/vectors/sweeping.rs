@@ -112,7 +112,7 @@ impl Vectors {
             tx.rollback().await?;
             return Ok(0);
         } else {
-            owner::write(&mut tx, owner, after).await?;
+            owner::write(&mut tx, owner, after, None).await?;
         }
         let answer = rows.len() as u64;
         self.keeper.end(tx, Ok(Done { answer, before: before.bytes, after: after.bytes, leaves_words: true })).await
