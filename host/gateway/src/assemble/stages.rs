@@ -251,7 +251,7 @@ fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sends_secrets: b
         ("kv_kib", grants.kv_kib.is_some(), used.contains("kv")),
         ("documents", !grants.documents.is_empty(), used.contains("documents")),
         ("http", grants.http.is_some(), http),
-        ("content", grants.content, http && sees),
+        ("content", grants.content, (http || used.contains("models")) && sees),
         // They are filled into requests, whether or not their names are asked for. Whose descriptor lacks them is told to mend
         // that, and not that they can go.
         ("secrets", !grants.secrets.is_empty(), http || sends_secrets && used.contains("secrets")),

@@ -114,7 +114,9 @@ impl wit::Host for HostState {
     ) -> wasmtime::Result<Result<wit::Reply, wit::Error>> {
         let models = self.blueprint.models.clone();
         let asked = self.ask("models.complete", &alias).and_then(|ask| {
-            let messages = messages.into_iter().map(of_plugin).collect::<Result<Vec<_>, _>>();
+            let may_name = self.blueprint.grants.content;
+            let messages =
+                messages.into_iter().map(|message| of_plugin(message, may_name)).collect::<Result<Vec<_>, _>>();
             Ok((ask, messages.map_err(CapabilityError::Invalid)?, object(&params)?))
         });
         let answer = match asked {
@@ -155,9 +157,13 @@ impl HostState {
     }
 }
 
-fn of_plugin(message: wit_types::MessageResult) -> Result<Message, String> {
+/// `may_name` says that parts may name addresses, which the model's server would fetch: what the plugin sees may leave then.
+fn of_plugin(message: wit_types::MessageResult, may_name: bool) -> Result<Message, String> {
     let message = convert::message(message)?;
-    media::check(&message, &[]).map(|()| message)
+    if !may_name {
+        media::check(&message, &[]).map_err(|why| format!("{why}; or be granted `content`"))?;
+    }
+    Ok(message)
 }
 
 fn bounded(texts: Vec<String>) -> Result<Vec<String>, CapabilityError> {
