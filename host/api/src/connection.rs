@@ -34,6 +34,9 @@ const H2_SEND_BUFFER: usize = 64 << 10;
 const H2_PING_INTERVAL: Duration = Duration::from_secs(20);
 const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// For what a connection has sent when the server stops and nobody has read yet.
+const LAST_CHANCE: Duration = Duration::from_millis(100);
+
 /// Serves a connection until it ends.
 pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Option<Tls>, door: Door) {
     let dispatch = Dispatch {
@@ -56,7 +59,11 @@ async fn plain(api: Arc<Api>, tcp: TcpStream, dispatch: Dispatch) {
         // What has come is served.
         biased;
         sniffed = timeout(api.limits.header_timeout, speaks_h2(&tcp)) => sniffed,
-        () = api.phase.draining.cancelled() => return,
+        // What is on its way has a moment more.
+        () = api.phase.draining.cancelled() => match timeout(LAST_CHANCE, speaks_h2(&tcp)).await {
+            Err(_) => return,
+            sniffed => sniffed,
+        },
     };
     let (http2, since) = match sniffed {
         Ok(Ok(http2)) => (http2, Instant::now()),
