@@ -20,7 +20,7 @@ mod vectors;
 
 pub use documents::{DocumentEntry, DocumentStore, Documents};
 pub use folders::Folders;
-pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp};
+pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp, is_reserved};
 pub use kv::{KvRefusal, KvStore, Namespace, check_kv_key};
 pub use log::{escape, for_line};
 pub use memory_kv::MemoryKv;

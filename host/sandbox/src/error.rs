@@ -30,7 +30,7 @@ pub enum SandboxError {
         mode: u32,
     },
     /// The cache directory may be somebody else's, and what lies there is run as machine code.
-    #[error("the cache directory `{}` may be another user's: {why}; remove it, or set another `cache_dir`", path.display())]
+    #[error("the cache directory `{}` may be another user's: {why}; mend that, or set another `cache_dir`", path.display())]
     CacheDirForeign {
         /// The directory.
         path: PathBuf,

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
+use tidegate_sandbox::capability::is_reserved;
 use tidegate_sandbox::stage::{Grants, HttpGrant, ModelGrant, SecretGrant, VectorAccess};
 use tidegate_types::{Quota, TenantId};
 
@@ -60,7 +61,7 @@ pub struct HttpGrantConfig {
 
 /// One of `secrets` among the grants.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a secret is an environment variable's name, or `{ env, origins, headers }`")]
 pub enum SecretConfig {
     /// An environment variable, for the one origin there is, in the usual headers.
     Variable(String),
@@ -110,7 +111,19 @@ impl SecretConfig {
              are: {}",
             all.join(", ")
         );
-        Ok(())
+        let is_name =
+            |header: &&String| header.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        match self.headers().iter().find(|header| header.is_empty() || !is_name(header) || is_reserved(header)) {
+            Some(header) => anyhow::bail!("secrets.{name}: `{header}` is no header that a plugin may send"),
+            None => Ok(()),
+        }
+    }
+
+    fn headers(&self) -> &[String] {
+        match self {
+            Self::Variable(_) => &[],
+            Self::Placed(placed) => &placed.headers,
+        }
     }
 
     /// As the sandbox takes it; fails where the variable is not set, or is nothing that a header can have.
@@ -124,10 +137,8 @@ impl SecretConfig {
             "the secret `{name}`: ${env} has what no header can have: it is to be printable ASCII, on one line"
         );
         let mut grant = SecretGrant { origins: self.origins().to_vec(), ..SecretGrant::new(value) };
-        if let Self::Placed(PlacedSecretConfig { headers, .. }) = self
-            && !headers.is_empty()
-        {
-            grant.headers = headers.iter().map(|header| header.to_ascii_lowercase()).collect();
+        if !self.headers().is_empty() {
+            grant.headers = self.headers().iter().map(|header| header.to_ascii_lowercase()).collect();
         }
         Ok(grant)
     }
@@ -283,6 +294,14 @@ mod tests {
             ),
             ("{ env = \"PATH\" }", "secrets.key: to which of http.origins may it go?"),
             (
+                "{ env = \"PATH\", origins = [\"https://a.example\"], headers = [\"Host\"] }",
+                "secrets.key: `Host` is no header that a plugin may send",
+            ),
+            (
+                "{ env = \"PATH\", origins = [\"https://a.example\"], headers = [\"x vendor\"] }",
+                "secrets.key: `x vendor` is no header that a plugin may send",
+            ),
+            (
                 "{ env = \"PATH\", origins = [\"https://c.example\"] }",
                 "secrets.key: the origin `https://c.example` is none of http.origins: https://a.example, https://b.example",
             ),
@@ -290,6 +309,11 @@ mod tests {
             let why = format!("{:#}", config(secret).unwrap_err());
             assert!(why.contains(expected) && why.contains("stage `x`: grants"), "{secret}: {why}");
         }
+        let misspelt = format!("{:#}", config("{ env = \"PATH\", header = \"x\" }").unwrap_err());
+        assert!(
+            misspelt.contains("a secret is an environment variable's name, or `{ env, origins, headers }`"),
+            "{misspelt}"
+        );
         let parsed = config("{ env = \"PATH\", origins = [\"https://b.example\"], headers = [\"X-Vendor\"] }").unwrap();
         let stage = &parsed.pipeline.as_ref().unwrap().stage[0];
         let grants = stage.grants.to_grants(&parsed.tenants).unwrap();

@@ -34,11 +34,11 @@ pub struct PluginsConfig {
     pub instance_memory_mib: usize,
     /// Where what plugins keep in `kv` is.
     pub kv: KeptIn,
-    /// What all plugins together may keep there.
+    /// What all plugins together may keep there; past it only tenants below their share of it.
     pub kv_mib: u64,
     /// Where what they keep in `vectors` is.
     pub vectors: KeptIn,
-    /// What all of them may keep there.
+    /// What all of them may keep there; past it only tenants below their share of it.
     pub vectors_mib: usize,
     /// The same of one project, or of one tenant's requests that are in none.
     pub owner_vectors_mib: usize,

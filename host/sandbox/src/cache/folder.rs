@@ -52,21 +52,27 @@ mod unix {
             return foreign(format!("it is of user {}, and this is user {own}", about.uid()));
         }
         match replaceable(&real, own).map_err(failed)? {
-            Some(folder) => foreign(format!("others may put another in the place of `{}`", folder.display())),
+            Some((folder, about)) => foreign(format!(
+                "others may put another in the place of `{}`, for what it lies in is of user {} and group {} and has mode {:o}",
+                folder.display(),
+                about.uid(),
+                about.gid(),
+                about.mode() & 0o7777
+            )),
             None => Ok(real),
         }
     }
 
     /// The first of the directory and those that it lies in that others may replace: who owns what it lies in may, and who may
     /// write there, unless it is kept by who owns it. A group that has the user's own number is the user's alone.
-    fn replaceable(real: &Path, own: u32) -> io::Result<Option<&Path>> {
+    fn replaceable(real: &Path, own: u32) -> io::Result<Option<(&Path, Metadata)>> {
         for (folder, parent) in real.ancestors().zip(real.ancestors().skip(1)) {
             let about = fs::metadata(parent)?;
             let of_others = if about.gid() == own { 0o002 } else { 0o022 };
             let is_kept = |folder: &Metadata| about.mode() & STICKY != 0 && [own, 0].contains(&folder.uid());
             let is_open = about.mode() & of_others != 0 && !is_kept(&fs::metadata(folder)?);
             if is_open || ![own, 0].contains(&about.uid()) {
-                return Ok(Some(folder));
+                return Ok(Some((folder, about)));
             }
         }
         Ok(None)

@@ -294,6 +294,11 @@ fn check_headers_beside_secrets(headers: &[(String, String)]) -> Result<(), Capa
     }
 }
 
+/// Whether no plugin that has secrets may send a header of that name.
+pub fn is_reserved(header: &str) -> bool {
+    RESERVED.iter().chain(&RESERVED_BESIDE_SECRETS).any(|reserved| header.eq_ignore_ascii_case(reserved))
+}
+
 /// The first header with one of these names, as it is written.
 fn named<'h>(headers: &'h [(String, String)], names: &[&str]) -> Option<&'h str> {
     let is_one = |header: &str| names.iter().any(|name| header.eq_ignore_ascii_case(name));

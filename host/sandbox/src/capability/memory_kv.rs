@@ -261,14 +261,15 @@ impl KvStore for MemoryKv {
         keys: &'a [String],
         most: u64,
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
-        let Some(space) = self.known(space) else { return ready(Ok(vec![None; keys.len()])) };
-        let space = space.lock();
+        let Some(known) = self.known(space) else { return ready(Ok(vec![None; keys.len()])) };
         let now = self.now();
-        let found = || keys.iter().map(|key| space.get(key, now));
-        if found().flatten().map(|entry| entry.value.len() as u64).sum::<u64>() > most {
-            return ready(Err(KvRefusal::TooMuch(most).into()));
-        }
-        ready(Ok(found().map(|entry| entry.map(|entry| entry.value.clone())).collect()))
+        ready(self.with(known, space, |known| {
+            let found = || keys.iter().map(|key| known.get(key, now));
+            if found().flatten().map(|entry| entry.value.len() as u64).sum::<u64>() > most {
+                return Err(KvRefusal::TooMuch(most).into());
+            }
+            Ok(found().map(|entry| entry.map(|entry| entry.value.clone())).collect())
+        }))
     }
 
     fn set<'a>(
