@@ -1,6 +1,7 @@
 //! The examples' vectors. They are made when questions come, since models answer nobody in `configure`: piece by piece, each of
 //! which is kept in kv as it comes, so that the next question goes on where one had no more time, whichever instance it
-//! meets. Once all are there they are in the instance.
+//! meets. Once all are there they are in the instance. Where nothing may be kept, not even the instance (zero retention), one
+//! call makes them all, if it has the time.
 
 use crate::vectors::{Unit, bytes_of, from_bytes, to_bytes};
 use tidegate_plugin_sdk::host::{clock, kv, log, metrics, models};
@@ -8,6 +9,12 @@ use tidegate_plugin_sdk::{Context, Error};
 
 /// Most texts of a piece. What a call has no time for is lost, so they are few.
 const PIECE_TEXTS: usize = 16;
+
+/// Most texts of a question to the model where pieces are not kept: the host's cap.
+const BATCH_TEXTS: usize = 256;
+
+// What is handed over to the host has room in `output_bytes`, with what each text takes beside its bytes.
+const _: () = assert!(BATCH_TEXTS * (crate::MAX_UTTERANCE_BYTES + size_of::<String>()) < 900 * 1024);
 
 /// Most bytes of a piece in kv: a call ends that hands over more than the stage's `output_bytes` at once, 1 MiB by default.
 const PIECE_BYTES: usize = 128 * 1024;
@@ -43,6 +50,17 @@ impl Time {
     fn is_short(&self) -> bool {
         2 * clock::monotonic_ms().saturating_sub(self.began_ms) > self.limit_ms
     }
+
+    fn left_ms(&self) -> u64 {
+        (self.began_ms + self.limit_ms).saturating_sub(clock::monotonic_ms())
+    }
+}
+
+/// How fast the model was.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    texts: usize,
+    took_ms: u64,
 }
 
 impl Examples<'_> {
@@ -57,7 +75,7 @@ impl Examples<'_> {
             known.clear();
         }
         let (key, each) = (self.key(), piece_texts(first.dimensions()));
-        let (mut has_made, mut is_kept) = (false, true);
+        let mut has_made = false;
         for (idx, texts) in self.utterances.chunks(each).enumerate().skip(known.len() / each) {
             let key = format!("{key}/{idx}");
             if let Some(piece) = stored(&key, texts.len(), first) {
@@ -67,22 +85,43 @@ impl Examples<'_> {
             if has_made && time.is_short() {
                 break;
             }
-            let piece = self.make(texts, first)?;
-            // What has no room is said once for a question, and the next piece has none either.
-            is_kept = is_kept && self.keep(&key, first, &piece);
-            has_made = true;
+            let (piece, pace) = self.make(texts, first)?;
+            let is_kept = self.keep(&key, first, &piece);
             known.extend(piece);
+            if !is_kept {
+                // The next piece would not be either, and what is refused is said once for a question.
+                return self.follow_unkept(first, known, time, pace);
+            }
+            has_made = true;
         }
         Ok(())
     }
 
-    fn make(&self, texts: &[String], first: &Unit) -> Result<Vec<Unit>, Error> {
+    /// Goes on where pieces are not kept. An instance that lives on has them in memory; under zero retention it does not, and
+    /// what is not done within the call is lost. So this goes on as long as as many texts again have time, and twice as many at
+    /// once where these have, too: with more a call might end whose instance would have lived on.
+    fn follow_unkept(&self, first: &Unit, known: &mut Vec<Unit>, time: &Time, mut pace: Pace) -> Result<(), Error> {
+        while known.len() < self.utterances.len() && time.left_ms() >= pace.took_ms {
+            let has_time = time.left_ms() >= 2 * pace.took_ms;
+            // Doubled, it stays a multiple of a piece, at whose borders the next question goes on.
+            let texts = if has_time && 2 * pace.texts <= BATCH_TEXTS { 2 * pace.texts } else { pace.texts };
+            let rest = &self.utterances[known.len()..];
+            let (batch, made) = self.make(&rest[..texts.min(rest.len())], first)?;
+            known.extend(batch);
+            pace = made;
+        }
+        Ok(())
+    }
+
+    fn make(&self, texts: &[String], first: &Unit) -> Result<(Vec<Unit>, Pace), Error> {
+        let began_ms = clock::monotonic_ms();
         let piece = embed(self.model, texts)?;
+        let took_ms = clock::monotonic_ms().saturating_sub(began_ms);
         let (was, is) = (first.dimensions(), piece.first().map_or(0, Unit::dimensions));
         if was != is {
             return Err(Error::Other(format!("vectors of {was} and of {is} dimensions: different ones each time")));
         }
-        Ok(piece)
+        Ok((piece, Pace { texts: texts.len(), took_ms }))
     }
 
     /// Keeps a piece, behind the first example's vector: which model made it can be told by that.

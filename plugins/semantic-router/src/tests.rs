@@ -139,13 +139,46 @@ fn examples_that_take_longer_than_a_call_are_there_after_some() {
     }
     assert_eq!(ask(&plugin(&many(200))).unwrap().reason, "route `a` (1.00)");
     assert_eq!(fake::counted("embedded"), 200 + 5 * 2, "none of them twice");
-    // An instance that lives on has them in memory, where nothing is kept.
-    fake::kv_keys().iter().for_each(|key| kv::delete(key).unwrap());
+}
+
+/// As under zero retention, where the host refuses to keep a value, and drops the instance after each call.
+#[test]
+fn where_nothing_is_kept_one_call_makes_all_examples() {
+    embeds_slowly(1_536, 150);
     fake::limit_kv(0);
+    let context = Context { deadline_ms: 1_000, ..Context::default() };
+    for question in 1..=3 {
+        let began = clock::monotonic_ms();
+        let router: SemanticRouter = plugin(&many(200));
+        let decision = router.route(&context, &asking("contract"), &candidates()).unwrap();
+        assert_eq!((decision.reason.as_str(), fake::counted("embedded")), ("route `a` (1.00)", question * 202));
+        assert!(clock::monotonic_ms() - began < 1_000);
+        assert_eq!(fake::take_log().len(), 1, "that nothing is kept is said once for a question");
+    }
+    embeds_slowly(4_096, 0);
+    let router: SemanticRouter = plugin(&many(1_024));
+    assert!(router.route(&context, &asking("contract"), &candidates()).is_ok(), "and never too many at once");
+}
+
+#[test]
+fn an_instance_that_lives_on_has_in_memory_what_is_not_kept() {
+    // A model that takes as long for each text: for all together longer than a call.
+    fake::on_embed(|texts| {
+        fake::advance_ms(10 * texts.len() as u64);
+        Ok(texts.iter().map(|text| embed(text)).collect())
+    });
+    fake::limit_kv(0);
+    let context = Context { deadline_ms: 1_000, ..Context::default() };
     let router: SemanticRouter = plugin(&many(200));
-    let answers: Vec<bool> = (0..5).map(|_| ask(&router).is_ok()).collect();
-    assert_eq!(answers, [false, false, false, false, true]);
-    assert_eq!(fake::take_log().len(), 5, "that nothing is kept is said once for a question");
+    let ask = || {
+        let began = clock::monotonic_ms();
+        let is_routed = router.route(&context, &asking("contract"), &candidates()).is_ok();
+        assert!(clock::monotonic_ms() - began <= 1_000, "the host would end the call, and drop the instance");
+        is_routed
+    };
+    assert_eq!([ask(), ask(), ask(), ask()], [false, false, true, true]);
+    assert_eq!(fake::counted("embedded"), 200 + 3 * 2 + 1, "none of them twice");
+    assert_eq!(fake::take_log().len(), 3);
 }
 
 #[test]
