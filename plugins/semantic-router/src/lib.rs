@@ -82,7 +82,13 @@ impl Plugin for SemanticRouter {
                 "Models when no route is near, or none of its models is offered; none means the server's order",
             ))
             .setting(Setting::switch("others", true, "Models that are not named follow as fallbacks"))
-            .setting(Setting::integer("text_bytes", 2_000, 16, 100_000, "Of a longer question the end is compared"))
+            .setting(Setting::integer(
+                "text_bytes",
+                2_000,
+                16,
+                100_000,
+                "Of a longer question so much is compared, half of it from each end",
+            ))
             .setting(Setting::integer("examples_ttl_s", 3_600, 1, 2_592_000, "How long the examples' vectors are kept"))
             .needs(Capability::Models, "makes vectors of questions")
             .needs(Capability::Kv, "keeps the examples' vectors")
@@ -235,24 +241,23 @@ fn each_once(order: &[&Candidate]) -> Vec<String> {
     ids
 }
 
-/// The last message of the user that the server did not fetch itself: all its texts, one to a line; of a long one about the last
-/// `most` bytes.
+/// The last message of the user that the server did not fetch itself: all its texts, one to a line, within about `most` bytes.
 fn question(messages: &[Message], most: usize) -> Option<String> {
     let of_user =
         |message: &&Message| message.role == Role::User && !message.attrs.iter().any(|(key, _)| key == "source");
     let message = messages.iter().rfind(of_user)?;
     let texts: Vec<&str> = message.texts().map(|(_, text)| text.trim()).filter(|text| !text.is_empty()).collect();
-    let (mut ends, mut left) = (Vec::new(), most);
-    for text in texts.into_iter().rev() {
-        if left == 0 {
-            break;
-        }
-        let end = &text[text.ceil_char_boundary(text.len().saturating_sub(left))..];
-        left = left.saturating_sub(end.len() + 1);
-        ends.push(end);
+    (!texts.is_empty()).then(|| both_ends(texts.join("\n"), most))
+}
+
+/// Of a long text half of `most` bytes from each end: what is asked may stand before a document, or behind it.
+fn both_ends(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
     }
-    ends.reverse();
-    (!ends.is_empty()).then(|| ends.join("\n"))
+    let head = &text[..text.floor_char_boundary(most / 2)];
+    let tail = &text[text.ceil_char_boundary(text.len() - most / 2)..];
+    format!("{head}\n{tail}")
 }
 
 tidegate_plugin_sdk::export!(SemanticRouter: Router);

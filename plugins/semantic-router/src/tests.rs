@@ -299,10 +299,25 @@ fn all_texts_of_the_last_message_are_compared() {
         router.route(&Context::default(), &request, &candidates()).unwrap().order[0].clone()
     };
     assert_eq!(asked(message.clone()), "lawyer");
-    message.parts.push(Part::Text("x".repeat(2_000)));
-    assert_eq!(asked(message.clone()), "small", "of a long one the end");
-    message.parts.push(Part::Text("rust".into()));
-    assert_eq!(asked(message), "coder");
+}
+
+#[test]
+fn both_ends_of_a_long_message_are_compared() {
+    embeds();
+    let router: SemanticRouter = plugin(CONFIG);
+    let asked = |texts: &[&str]| {
+        let mut message = Message::text("m0", Role::User, "");
+        message.parts.extend(texts.iter().map(|text| Part::Text((*text).into())));
+        let request = RouteRequest { messages: vec![message], ..RouteRequest::default() };
+        router.route(&Context::default(), &request, &candidates()).unwrap().order[0].clone()
+    };
+    let document = "é".repeat(5_000);
+    assert_eq!(asked(&["about rust, this:", &document]), "coder");
+    assert_eq!(asked(&[&document, "about rust"]), "coder");
+    assert_eq!(asked(&[&format!("about rust: {document}")]), "coder");
+    assert_eq!(asked(&[&document, "about rust", &document]), "small", "not its middle");
+    let whole = |most| question(&asking("aébcdéf").messages, most).unwrap();
+    assert_eq!([whole(4), whole(5), whole(9)], ["a\nf", "a\nf", "aébcdéf"], "characters are not cut");
 }
 
 #[test]
