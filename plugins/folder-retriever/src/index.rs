@@ -207,9 +207,18 @@ impl Index {
         })
     }
 
-    /// Reads a file, which has a mark meanwhile in case that the call ends in it.
+    /// Reads a file, which has a mark meanwhile in case that the call ends in it: without one each instance would begin with it
+    /// again, so that a large one is left out where none can be kept.
     fn read(&mut self, path: &str, stamp: &Stamp, is_alone: bool) -> u64 {
         let begun = begun::begin(path, stamp, is_alone);
+        if let Err(error) = &begun
+            && stamp.size_bytes > begun::UNMARKED_BYTES
+        {
+            let (have, most) = (stamp.size_bytes >> 10, begun::UNMARKED_BYTES >> 10);
+            let why = format!("no mark of it is kept, without which {most} KiB are safe");
+            self.say(format!("{path} has {have} KiB and is left out: {why}: {error}"));
+            return 0;
+        }
         let bytes = self.read_marked(path, stamp);
         if let Err(error) = begun.and_then(|()| begun::end(path, stamp)) {
             self.say(format!("storage is not used: {error}"));

@@ -216,6 +216,26 @@ fn without_room_in_storage_the_index_stays_in_memory() {
     assert!(fake::take_log()[0].1.contains("grant more storage"));
 }
 
+/// As when kv is full, and under zero retention: each instance would begin with it, and none would know of those before.
+#[test]
+fn a_large_file_is_not_begun_where_no_mark_is_kept() {
+    folder();
+    let text = |kib: usize| format!("needle {}", "x".repeat((kib << 10) - 7));
+    fake::put_file("docs/a-large.txt", 1, text(300).as_bytes());
+    fake::put_file("docs/middling.txt", 1, text(256).as_bytes());
+    fake::limit_kv(10);
+    let retriever: FolderRetriever = plugin(r#"{"mount":"docs","refresh_ms":0}"#);
+    assert_eq!(uris(&ask(&retriever, "ferry")), ["docs/ferry.md"], "those behind it are found");
+    assert_eq!(uris(&ask(&retriever, "needle")), ["docs/middling.txt"]);
+    assert!(!fake::take_reads().contains(&"docs/a-large.txt".to_owned()), "nothing of it is read");
+    let expected =
+        "docs/a-large.txt has 300 KiB and is left out: no mark of it is kept, without which 256 KiB are safe: ";
+    assert_eq!(fake::take_log().iter().filter(|(_, line)| line.starts_with(expected)).count(), 1);
+    // It follows where there is room again.
+    fake::limit_kv(1 << 20);
+    assert_eq!(ask(&retriever, "needle").len(), 2);
+}
+
 #[test]
 fn a_config_that_cannot_work_is_refused() {
     for json in [r#"{"extensions":[]}"#, r#"{"extensions":[".md"]}"#, r#"{"passage_bytes":10}"#] {
