@@ -3,6 +3,7 @@
 
 use crate::record::{Stamp, fingerprint};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use tidegate_plugin_sdk::Error;
 use tidegate_plugin_sdk::host::{clock, kv};
 
@@ -11,7 +12,9 @@ const MARKED_BYTES: u64 = 64 * 1024;
 /// Larger files are not begun where no mark is kept: of a default call's CPU time this takes about a fifth.
 pub(crate) const UNMARKED_BYTES: u64 = 256 * 1024;
 /// So long another instance may still be at work on a file.
-const AT_WORK_MS: u64 = 10_000;
+pub(crate) const AT_WORK_MS: u64 = 10_000;
+/// So many keys may be asked for at once.
+const KEYS: usize = 1024;
 /// So many calls end in a file before it is left out: a caller that goes away ends one, too.
 const MAX_ENDED: u32 = 2;
 /// After that a file is tried again: there may be more time by then.
@@ -40,10 +43,27 @@ struct Mark {
 
 /// How a file stands that is now as `stamp` says.
 pub(crate) fn standing(path: &str, stamp: &Stamp) -> Standing {
-    if stamp.size_bytes < MARKED_BYTES {
-        return Standing::New;
+    if stamp.size_bytes < MARKED_BYTES { Standing::New } else { stands(mark(path, stamp)) }
+}
+
+/// The suspects among files. Their marks are asked for together: they may be in a database, and the files many.
+pub(crate) fn suspects(files: &[(String, Stamp)]) -> BTreeSet<String> {
+    let marked: Vec<&(String, Stamp)> = files.iter().filter(|(_, stamp)| stamp.size_bytes >= MARKED_BYTES).collect();
+    let mut suspects = BTreeSet::new();
+    for some in marked.chunks(KEYS) {
+        let keys: Vec<String> = some.iter().map(|(path, _)| key(path)).collect();
+        let marks = kv::get_many(&keys).unwrap_or_default();
+        let suspect = some.iter().zip(marks).filter(|((_, stamp), bytes)| {
+            let mark = bytes.as_ref().and_then(|bytes| parsed(bytes, stamp));
+            stands(mark) == Standing::Suspect
+        });
+        suspects.extend(suspect.map(|((path, _), _)| path.clone()));
     }
-    match mark(path, stamp) {
+    suspects
+}
+
+fn stands(mark: Option<Mark>) -> Standing {
+    match mark {
         None => Standing::New,
         Some(mark) if clock::now_unix_ms().saturating_sub(mark.since_unix_ms) < AT_WORK_MS => Standing::UnderWay,
         Some(mark) if mark.alone < MAX_ENDED => Standing::Suspect,
@@ -53,7 +73,12 @@ pub(crate) fn standing(path: &str, stamp: &Stamp) -> Standing {
 
 fn mark(path: &str, stamp: &Stamp) -> Option<Mark> {
     let bytes = kv::get(&key(path)).unwrap_or_default()?;
-    let mark: Option<Mark> = postcard::from_bytes(&bytes).ok();
+    parsed(&bytes, stamp)
+}
+
+/// Of a file that is still what it was.
+fn parsed(bytes: &[u8], stamp: &Stamp) -> Option<Mark> {
+    let mark: Option<Mark> = postcard::from_bytes(bytes).ok();
     mark.filter(|mark| mark.stamp == *stamp)
 }
 

@@ -40,10 +40,21 @@ pub struct Bounds {
 /// When a file is read.
 enum Turn {
     Now,
-    /// With another question.
-    Later,
+    /// With the next question.
+    Next,
+    /// When its mark says that nobody is at work on it.
+    Waits,
     /// Not before it changes, or its mark is over.
     Never,
+}
+
+/// How many files are not indexed yet.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Left {
+    /// For which this question had no more time: the next one goes on.
+    next: usize,
+    /// At which another instance may be at work.
+    waiting: usize,
 }
 
 /// The index.
@@ -100,9 +111,11 @@ impl Index {
         let is_new = |path: &String| unchanged.binary_search_by(|file| file.path.cmp(path)).is_err();
         let wanted: Vec<(String, Stamp)> = listed.into_iter().filter(|(path, _)| is_new(path)).collect();
         self.files = unchanged;
-        let is_whole = self.add(&wanted);
+        let left = self.add(wanted);
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
-        self.due_ms = is_whole.then(|| now + self.bounds.refresh_ms);
+        // While others are at work, a list for each question would say nothing new; an hour would be too long.
+        let most_ms = if left.waiting > 0 { begun::AT_WORK_MS } else { u64::MAX };
+        self.due_ms = (left.next == 0).then(|| now + self.bounds.refresh_ms.min(most_ms));
         Ok(())
     }
 
@@ -161,28 +174,32 @@ impl Index {
         fits
     }
 
-    /// Adds files from storage or from the folder, as far as one question may; returns whether that were all.
-    fn add(&mut self, wanted: &[(String, Stamp)]) -> bool {
-        let mut spent = 0;
-        let mut left = 0;
-        for (path, stamp) in wanted {
+    /// Adds files from storage or from the folder, as far as one question may; returns what is left. Files in which a call ended
+    /// come first, since they are read by a call that has done nothing else; the others in the order of their paths.
+    fn add(&mut self, mut wanted: Vec<(String, Stamp)>) -> Left {
+        let suspects = begun::suspects(&wanted);
+        wanted.sort_by_key(|(path, _)| !suspects.contains(path));
+        let (mut spent, mut left) = (0, Left::default());
+        for (path, stamp) in &wanted {
             if spent > 0 && spent + stamp.size_bytes / LOADS_FOR_A_READ > self.bounds.read_bytes {
-                left += 1;
+                left.next += 1;
             } else if let Some(file) = self.stored(path, stamp) {
                 self.files.push(file);
                 spent += stamp.size_bytes / LOADS_FOR_A_READ;
             } else {
                 match self.turn(path, stamp, spent) {
                     Turn::Now => spent += self.read(path, stamp, spent == 0),
-                    Turn::Later => left += 1,
+                    Turn::Next => left.next += 1,
+                    Turn::Waits => left.waiting += 1,
                     Turn::Never => {}
                 }
             }
         }
-        if left > 0 {
-            log::info(&format!("{left} of {} files are not indexed yet; they follow", self.files.len() + left));
+        let count = left.next + left.waiting;
+        if count > 0 {
+            log::info(&format!("{count} of {} files are not indexed yet; they follow", self.files.len() + count));
         }
-        left == 0
+        left
     }
 
     /// When a file is read of which nothing is stored, by a call that has read so many bytes.
@@ -194,9 +211,10 @@ impl Index {
                 self.say(format!("{path} is left out: calls ended while they indexed its {kib} KiB; {remedy}"));
                 Turn::Never
             }
+            Standing::UnderWay => Turn::Waits,
             Standing::New if fits => Turn::Now,
             Standing::Suspect if spent == 0 => Turn::Now,
-            _ => Turn::Later,
+            Standing::New | Standing::Suspect => Turn::Next,
         }
     }
 
@@ -311,7 +329,7 @@ mod tests {
         // The first was listed, and is not there any more.
         let stamp = Stamp { size_bytes: 1500, modified_unix_ms: 1, passage_bytes: 800 };
         let wanted = ["docs/a.txt", "docs/b.txt"].map(|path| (path.to_owned(), stamp.clone()));
-        assert!(index.add(&wanted), "nothing is left for the next question");
+        assert_eq!(index.add(wanted.into()), Left::default(), "nothing is left for the next question");
         let paths: Vec<&str> = index.files().iter().map(|file| file.path.as_str()).collect();
         assert_eq!(paths, ["docs/b.txt"]);
     }

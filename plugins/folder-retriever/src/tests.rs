@@ -160,9 +160,14 @@ fn a_file_in_which_a_call_ended_is_read_by_one_that_did_nothing_else() {
     (0..3).for_each(|_| begin(false));
     begin(true);
     fake::advance_ms(10_000);
-    let retriever: FolderRetriever = plugin(r#"{"mount":"docs"}"#);
-    assert_eq!(uris(&ask(&retriever, "needle")), [""; 0], "the others came first");
-    assert_eq!(uris(&ask(&retriever, "needle")), ["docs/large.txt"]);
+    let retriever: FolderRetriever = plugin(r#"{"mount":"docs","read_kib":1}"#);
+    assert_eq!(
+        uris(&ask(&retriever, "needle")),
+        ["docs/large.txt"],
+        "before the others, of which some may always be new"
+    );
+    assert_eq!(fake::take_reads()[0], "docs/large.txt");
+    assert_eq!(uris(&ask(&retriever, "ferry")), ["docs/ferry.md"]);
 }
 
 #[test]
@@ -175,6 +180,22 @@ fn a_file_at_which_another_instance_is_at_work_is_waited_for() {
     assert_eq!(ask(&retriever, "needle").len(), 0, "though nothing else is to be done");
     fake::advance_ms(10_000);
     assert_eq!(ask(&retriever, "needle").len(), 1);
+}
+
+#[test]
+fn the_folder_is_not_listed_for_each_question_that_waits_for_another_instance() {
+    folder();
+    put_large(1)(true);
+    let often: FolderRetriever = plugin(r#"{"mount":"docs"}"#);
+    let seldom: FolderRetriever = plugin(r#"{"mount":"docs","refresh_ms":3600000}"#);
+    let found = |question: &str| [&often, &seldom].map(|retriever| ask(retriever, question).len());
+    assert_eq!(found("ferry"), [1, 1]);
+    fake::put_file("docs/new.txt", 1, b"novelty");
+    assert_eq!(found("novelty"), [0, 0], "the list is fresh enough");
+    fake::advance_ms(2_000);
+    assert_eq!(found("novelty"), [1, 0]);
+    fake::advance_ms(8_000);
+    assert_eq!(found("needle"), [1, 1], "when the mark is over, however seldom the folder is listed");
 }
 
 #[test]
