@@ -11,7 +11,7 @@ use tidegate_plugin_sdk::host::{clock, kv};
 const MARKED_BYTES: u64 = 64 * 1024;
 /// Larger files are not begun where no mark is kept: of a default call's CPU time this takes about a fifth.
 pub(crate) const UNMARKED_BYTES: u64 = 256 * 1024;
-/// So long another instance may still be at work on a file.
+/// So long another instance may still be at work on a file, or as long as its call had, where that is longer.
 pub(crate) const AT_WORK_MS: u64 = 10_000;
 /// So many keys may be asked for at once.
 const KEYS: usize = 1024;
@@ -33,12 +33,30 @@ pub(crate) enum Standing {
     TooLarge,
 }
 
+/// A call that begins with a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    /// It did nothing else before.
+    pub(crate) is_alone: bool,
+    /// The time that it had when it came.
+    pub(crate) deadline_ms: u32,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Mark {
     stamp: Stamp,
     /// Calls that began with it and had done nothing else before.
     alone: u32,
     since_unix_ms: u64,
+    /// Of the call that began last.
+    deadline_ms: u32,
+}
+
+impl Mark {
+    fn is_at_work(&self) -> bool {
+        let since_ms = clock::now_unix_ms().saturating_sub(self.since_unix_ms);
+        since_ms < AT_WORK_MS.max(self.deadline_ms.into())
+    }
 }
 
 /// How a file stands that is now as `stamp` says.
@@ -65,7 +83,7 @@ pub(crate) fn suspects(files: &[(String, Stamp)]) -> BTreeSet<String> {
 fn stands(mark: Option<Mark>) -> Standing {
     match mark {
         None => Standing::New,
-        Some(mark) if clock::now_unix_ms().saturating_sub(mark.since_unix_ms) < AT_WORK_MS => Standing::UnderWay,
+        Some(mark) if mark.is_at_work() => Standing::UnderWay,
         Some(mark) if mark.alone < MAX_ENDED => Standing::Suspect,
         Some(_) => Standing::TooLarge,
     }
@@ -82,13 +100,13 @@ fn parsed(bytes: &[u8], stamp: &Stamp) -> Option<Mark> {
     mark.filter(|mark| mark.stamp == *stamp)
 }
 
-/// Marks a file that a call begins with; `is_alone` where it did nothing else before.
-pub(crate) fn begin(path: &str, stamp: &Stamp, is_alone: bool) -> Result<(), Error> {
+/// Marks a file that a call begins with.
+pub(crate) fn begin(path: &str, stamp: &Stamp, call: Call) -> Result<(), Error> {
     if stamp.size_bytes < MARKED_BYTES {
         return Ok(());
     }
-    let alone = mark(path, stamp).map_or(0, |mark| mark.alone) + u32::from(is_alone);
-    let mark = Mark { stamp: stamp.clone(), alone, since_unix_ms: clock::now_unix_ms() };
+    let alone = mark(path, stamp).map_or(0, |mark| mark.alone) + u32::from(call.is_alone);
+    let mark = Mark { stamp: stamp.clone(), alone, since_unix_ms: clock::now_unix_ms(), deadline_ms: call.deadline_ms };
     let bytes = postcard::to_allocvec(&mark).map_err(|problem| Error::Other(format!("{path}: {problem}")))?;
     kv::set(&key(path), &bytes, Some(TTL_MS))
 }

@@ -4,7 +4,7 @@
 //! them, else they are read, at most so many bytes for one question. What is left is said in the log and follows
 //! with the next questions.
 
-use crate::begun::{self, Standing};
+use crate::begun::{self, Call, Standing};
 use crate::record::{FileIndex, Stamp};
 use crate::store;
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,11 +93,11 @@ impl Index {
         self.due_ms = None;
     }
 
-    /// Follows the folder.
+    /// Follows the folder, in a call that had so much time when it came.
     ///
     /// # Errors
     /// When it cannot be listed; a file that cannot be read is left out.
-    pub fn refresh(&mut self) -> Result<(), Error> {
+    pub fn refresh(&mut self, deadline_ms: u32) -> Result<(), Error> {
         let now = clock::monotonic_ms();
         if self.due_ms.is_some_and(|due| now < due) {
             return Ok(());
@@ -111,7 +111,7 @@ impl Index {
         let is_new = |path: &String| unchanged.binary_search_by(|file| file.path.cmp(path)).is_err();
         let wanted: Vec<(String, Stamp)> = listed.into_iter().filter(|(path, _)| is_new(path)).collect();
         self.files = unchanged;
-        let left = self.add(wanted);
+        let left = self.add(wanted, deadline_ms);
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
         // While others are at work, a list for each question would say nothing new; an hour would be too long.
         let most_ms = if left.waiting > 0 { begun::AT_WORK_MS } else { u64::MAX };
@@ -176,7 +176,7 @@ impl Index {
 
     /// Adds files from storage or from the folder, as far as one question may; returns what is left. Files in which a call ended
     /// come first, since they are read by a call that has done nothing else; the others in the order of their paths.
-    fn add(&mut self, mut wanted: Vec<(String, Stamp)>) -> Left {
+    fn add(&mut self, mut wanted: Vec<(String, Stamp)>, deadline_ms: u32) -> Left {
         let suspects = begun::suspects(&wanted);
         wanted.sort_by_key(|(path, _)| !suspects.contains(path));
         let (mut spent, mut left) = (0, Left::default());
@@ -188,7 +188,7 @@ impl Index {
                 spent += stamp.size_bytes / LOADS_FOR_A_READ;
             } else {
                 match self.turn(path, stamp, spent) {
-                    Turn::Now => spent += self.read(path, stamp, spent == 0),
+                    Turn::Now => spent += self.read(path, stamp, Call { is_alone: spent == 0, deadline_ms }),
                     Turn::Next => left.next += 1,
                     Turn::Waits => left.waiting += 1,
                     Turn::Never => {}
@@ -227,8 +227,8 @@ impl Index {
 
     /// Reads a file, which has a mark meanwhile in case that the call ends in it: without one each instance would begin with it
     /// again, so that a large one is left out where none can be kept.
-    fn read(&mut self, path: &str, stamp: &Stamp, is_alone: bool) -> u64 {
-        let begun = begun::begin(path, stamp, is_alone);
+    fn read(&mut self, path: &str, stamp: &Stamp, call: Call) -> u64 {
+        let begun = begun::begin(path, stamp, call);
         if let Err(error) = &begun
             && stamp.size_bytes > begun::UNMARKED_BYTES
         {
@@ -329,7 +329,7 @@ mod tests {
         // The first was listed, and is not there any more.
         let stamp = Stamp { size_bytes: 1500, modified_unix_ms: 1, passage_bytes: 800 };
         let wanted = ["docs/a.txt", "docs/b.txt"].map(|path| (path.to_owned(), stamp.clone()));
-        assert_eq!(index.add(wanted.into()), Left::default(), "nothing is left for the next question");
+        assert_eq!(index.add(wanted.into(), 0), Left::default(), "nothing is left for the next question");
         let paths: Vec<&str> = index.files().iter().map(|file| file.path.as_str()).collect();
         assert_eq!(paths, ["docs/b.txt"]);
     }

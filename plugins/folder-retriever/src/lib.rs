@@ -105,9 +105,9 @@ impl Plugin for FolderRetriever {
 }
 
 impl Retriever for FolderRetriever {
-    fn retrieve(&self, _: &Context, query: &Query) -> Result<Vec<Chunk>, Error> {
+    fn retrieve(&self, context: &Context, query: &Query) -> Result<Vec<Chunk>, Error> {
         let mut index = self.index.borrow_mut();
-        index.refresh()?;
+        index.refresh(context.deadline_ms)?;
         let terms = tokens::query_terms(&query.text, self.stop_words);
         let wanted = (query.top_k as usize).min(MAX_PASSAGES);
         let found = rank::best(index.files(), &terms, wanted);

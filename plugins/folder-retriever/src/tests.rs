@@ -124,12 +124,16 @@ fn a_cold_instance_loads_a_large_index_over_several_questions() {
     assert_eq!((indexed, fake::take_reads().len()), (vec![2, 4, 5], 0));
 }
 
-/// A file that may be too large, and what a call does first that is to read it.
 fn put_large(modified_unix_ms: u64) -> impl Fn(bool) {
+    put_large_for(modified_unix_ms, 0)
+}
+
+/// A file that may be too large, and what a call does first that is to read it and has so much time.
+fn put_large_for(modified_unix_ms: u64, deadline_ms: u32) -> impl Fn(bool) {
     let text = format!("needle {}", "hay ".repeat(30_000));
     fake::put_file("docs/large.txt", modified_unix_ms, text.as_bytes());
     let stamp = record::Stamp { size_bytes: text.len() as u64, modified_unix_ms, passage_bytes: 800 };
-    move |is_alone| begun::begin("docs/large.txt", &stamp, is_alone).unwrap()
+    move |is_alone| begun::begin("docs/large.txt", &stamp, begun::Call { is_alone, deadline_ms }).unwrap()
 }
 
 #[test]
@@ -180,6 +184,18 @@ fn a_file_at_which_another_instance_is_at_work_is_waited_for() {
     assert_eq!(ask(&retriever, "needle").len(), 0, "though nothing else is to be done");
     fake::advance_ms(10_000);
     assert_eq!(ask(&retriever, "needle").len(), 1);
+}
+
+/// `limits.wall_ms` may be longer than calls mostly are.
+#[test]
+fn another_instance_is_waited_for_as_long_as_its_call_had() {
+    put_large_for(1, 60_000)(true);
+    let retriever: FolderRetriever = plugin("");
+    let found = [10_000, 49_999, 10_000].map(|ms| {
+        fake::advance_ms(ms);
+        ask(&retriever, "needle").len()
+    });
+    assert_eq!(found, [0, 0, 1]);
 }
 
 #[test]
