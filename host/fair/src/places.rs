@@ -84,6 +84,15 @@ impl Places {
         }
     }
 
+    /// Takes or gives back what one holds more or less than before.
+    pub fn change(&mut self, owner: &Owner, before: usize, after: usize) {
+        match after.checked_sub(before) {
+            Some(0) => {}
+            Some(grown) => self.take(owner, grown),
+            None => self.give_back(owner, before - after),
+        }
+    }
+
     /// Gives back what was taken.
     pub fn give_back(&mut self, owner: &Owner, amount: usize) {
         let Some(holders) = self.holders.get_mut(&owner.class) else { return };

@@ -109,11 +109,8 @@ impl MemoryKv {
 
     /// A namespace of this tenant's has changed.
     fn book(&self, share: &TenantId, before: u64, after: u64) {
-        let (owner, mut held) = (share_of(share.clone()), self.held.lock());
-        match after.checked_sub(before) {
-            Some(0) => {}
-            Some(grown) => held.take(&owner, grown as usize),
-            None => held.give_back(&owner, (before - after) as usize),
+        if before != after {
+            self.held.lock().change(&share_of(share.clone()), before as usize, after as usize);
         }
     }
 

@@ -151,12 +151,8 @@ impl Kept {
 
     /// Counts what came and what went; of an owner that keeps nothing, nothing is left.
     fn resize(&mut self, collection: &Collection, added: usize, removed: usize) {
-        let (owner, share) = (&collection.tenant, share_of(collection.share.clone()));
-        match added.checked_sub(removed) {
-            Some(0) => {}
-            Some(grown) => self.held.take(&share, grown),
-            None => self.held.give_back(&share, removed - added),
-        }
+        let owner = &collection.tenant;
+        self.held.change(&share_of(collection.share.clone()), removed, added);
         let of_owner = self.owners.entry(owner.clone()).or_default();
         *of_owner = *of_owner + added - removed;
         if *of_owner == 0 {
