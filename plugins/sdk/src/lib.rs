@@ -70,7 +70,7 @@ pub use prefilter::Prefilter;
 pub use stages::{
     Action, Candidate, Channel, Chunk, Decision, Edit, Exchange, Inspection, Item, Memory, Observer, Output,
     OutputGuard, Prompt, PromptGuard, Query, Question, Redaction, Retriever, RouteRequest, Router, StreamGuard,
-    Summary, ToolProvider, Verdict, Window, WindowAction,
+    Summary, ToolProvider, Verdict, Window, WindowAction, each_once, offered,
 };
 pub use types::{
     Attrs, Context, Finding, Media, MediaSource, Message, Part, Refusal, Role, Severity, Span, ToolCall, ToolDef,

@@ -11,6 +11,7 @@ use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::host::metrics::count;
 use tidegate_plugin_sdk::{
     Candidate, Capability, Context, Decision, Descriptor, Error, Message, Plugin, Role, RouteRequest, Router, Setting,
+    each_once, offered,
 };
 use vectors::Unit;
 
@@ -210,13 +211,7 @@ impl SemanticRouter {
     /// What cannot serve now comes behind all that can.
     fn order(&self, wanted: &[String], candidates: &[Candidate], prompt_tokens: u32) -> Vec<String> {
         let Config { default, others, .. } = &self.config;
-        let offered = |ids: &[String]| -> Vec<&Candidate> {
-            ids.iter().filter_map(|id| candidates.iter().find(|candidate| candidate.id == *id)).collect()
-        };
-        let mut order = offered(wanted);
-        if order.is_empty() {
-            order = offered(default);
-        }
+        let mut order = offered(wanted, default, candidates);
         if order.is_empty() && !others && !self.has_warned.replace(true) {
             log::warn(
                 "neither what a route names nor `default` was offered: all others serve, though `others` is false",
@@ -228,17 +223,6 @@ impl SemanticRouter {
         order.sort_by_key(|candidate| (!candidate.healthy, !candidate.fits(prompt_tokens)));
         each_once(&order)
     }
-}
-
-/// Ids at their first place: the host refuses an order that has one twice.
-fn each_once(order: &[&Candidate]) -> Vec<String> {
-    let mut ids: Vec<String> = Vec::with_capacity(order.len());
-    for candidate in order {
-        if !ids.contains(&candidate.id) {
-            ids.push(candidate.id.clone());
-        }
-    }
-    ids
 }
 
 /// The last message of the user that the server did not fetch itself: all its texts, one to a line, within about `most` bytes.

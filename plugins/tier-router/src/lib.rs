@@ -12,7 +12,7 @@ use serde::Deserialize;
 use std::cell::Cell;
 use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::{
-    Attrs, Candidate, Context, Decision, Descriptor, Error, Plugin, RouteRequest, Router, Setting,
+    Attrs, Candidate, Context, Decision, Descriptor, Error, Plugin, RouteRequest, Router, Setting, each_once, offered,
 };
 
 const MAX_RULES: usize = 64;
@@ -90,17 +90,6 @@ impl Router for TierRouter {
     }
 }
 
-/// Ids at their first place: the host refuses an order that has one twice, and a table may name one twice.
-fn each_once(order: &[&Candidate]) -> Vec<String> {
-    let mut ids: Vec<String> = Vec::with_capacity(order.len());
-    for candidate in order {
-        if !ids.contains(&candidate.id) {
-            ids.push(candidate.id.clone());
-        }
-    }
-    ids
-}
-
 /// Whether a model can serve now, best first; within one of these the table's order holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Readiness {
@@ -114,13 +103,7 @@ impl TierRouter {
     /// What is wanted, else `default`, of what was offered; behind it the others, if they may follow or nothing else is there.
     fn order<'a>(&self, wanted: &[String], candidates: &'a [Candidate]) -> Vec<&'a Candidate> {
         let Config { default, others, .. } = &self.config;
-        let offered = |ids: &[String]| -> Vec<&'a Candidate> {
-            ids.iter().filter_map(|id| candidates.iter().find(|candidate| candidate.id == *id)).collect()
-        };
-        let mut order = offered(wanted);
-        if order.is_empty() {
-            order = offered(default);
-        }
+        let mut order = offered(wanted, default, candidates);
         if order.is_empty() && !others && !self.has_warned.replace(true) {
             log::warn(
                 "neither what a rule names nor `default` was offered: all others serve, though `others` is false",

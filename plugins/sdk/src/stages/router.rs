@@ -48,6 +48,26 @@ impl Candidate {
     }
 }
 
+/// What of `wanted` was offered, in its order, else of `default`; nothing where neither was.
+pub fn offered<'c>(wanted: &[String], default: &[String], candidates: &'c [Candidate]) -> Vec<&'c Candidate> {
+    let of = |ids: &[String]| -> Vec<&'c Candidate> {
+        ids.iter().filter_map(|id| candidates.iter().find(|candidate| candidate.id == *id)).collect()
+    };
+    let wanted = of(wanted);
+    if wanted.is_empty() { of(default) } else { wanted }
+}
+
+/// Ids at their first place: the host refuses an order that has one twice, and settings may name one twice.
+pub fn each_once(order: &[&Candidate]) -> Vec<String> {
+    let mut ids: Vec<String> = Vec::with_capacity(order.len());
+    for candidate in order {
+        if !ids.contains(&candidate.id) {
+            ids.push(candidate.id.clone());
+        }
+    }
+    ids
+}
+
 /// An order of candidates: the first serves, the rest are fallbacks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
@@ -57,4 +77,22 @@ pub struct Decision {
     pub reason: String,
     /// Read by nobody, so far.
     pub attrs: Attrs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_stands_in_where_nothing_wanted_was_offered() {
+        let candidates = ["a", "b"].map(|id| Candidate { id: id.into(), ..Candidate::default() });
+        let ids = |wanted: &[&str], default: &[&str]| {
+            let [wanted, default] =
+                [wanted, default].map(|ids| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>());
+            each_once(&offered(&wanted, &default, &candidates))
+        };
+        assert_eq!(ids(&["b", "x", "b"], &["a"]), ["b"]);
+        assert_eq!(ids(&["x"], &["a", "b"]), ["a", "b"]);
+        assert_eq!(ids(&["x"], &["y"]), [""; 0]);
+    }
 }
