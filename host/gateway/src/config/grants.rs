@@ -59,52 +59,54 @@ pub struct HttpGrantConfig {
     pub response_kib: Option<usize>,
 }
 
-/// One of `secrets` among the grants.
+/// One of `secrets` among the grants: where it comes from and where it goes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(untagged, expecting = "a secret is an environment variable's name, or `{ env, origins, headers }`")]
-pub enum SecretConfig {
-    /// An environment variable, for the one origin there is, in the usual headers.
-    Variable(String),
-    /// The same with more to say.
-    Placed(PlacedSecretConfig),
-}
-
-/// Where a secret comes from and where it goes.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct PlacedSecretConfig {
+#[serde(from = "SecretForm")]
+pub struct SecretConfig {
     /// The environment variable.
     pub env: String,
     /// Those of `http.origins` that it may go to. Default: the one there is.
-    #[serde(default)]
     pub origins: Vec<String>,
     /// The headers that it may be in. Default: `authorization`, `x-api-key`, `api-key`.
-    #[serde(default)]
     pub headers: Vec<String>,
 }
 
+/// As it may be written: most need no more than the variable.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a secret is an environment variable's name, or `{ env, origins, headers }`")]
+enum SecretForm {
+    Variable(String),
+    Placed(PlacedForm),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlacedForm {
+    env: String,
+    #[serde(default)]
+    origins: Vec<String>,
+    #[serde(default)]
+    headers: Vec<String>,
+}
+
+impl From<SecretForm> for SecretConfig {
+    fn from(form: SecretForm) -> Self {
+        match form {
+            SecretForm::Variable(env) => Self { env, origins: Vec::new(), headers: Vec::new() },
+            SecretForm::Placed(PlacedForm { env, origins, headers }) => Self { env, origins, headers },
+        }
+    }
+}
+
 impl SecretConfig {
-    fn env(&self) -> &str {
-        match self {
-            Self::Variable(env) | Self::Placed(PlacedSecretConfig { env, .. }) => env,
-        }
-    }
-
-    fn origins(&self) -> &[String] {
-        match self {
-            Self::Variable(_) => &[],
-            Self::Placed(placed) => &placed.origins,
-        }
-    }
-
     /// Refuses one of which it is not clear where it may go: a plugin chooses among the origins, and each has its own secrets.
     fn check(&self, name: &str, http: Option<&HttpGrantConfig>) -> anyhow::Result<()> {
         let all = http.map_or(&[][..], |http| &http.origins);
-        if let Some(unknown) = self.origins().iter().find(|origin| !all.contains(origin)) {
+        if let Some(unknown) = self.origins.iter().find(|origin| !all.contains(origin)) {
             anyhow::bail!("secrets.{name}: the origin `{unknown}` is none of http.origins: {}", all.join(", "));
         }
-        let one_of_many = all.len() > 1 && self.origins().is_empty();
-        let env = self.env();
+        let one_of_many = all.len() > 1 && self.origins.is_empty();
+        let env = &self.env;
         ensure!(
             !one_of_many,
             "secrets.{name}: to which of http.origins may it go? Write {name} = {{ env = \"{env}\", origins = [..] }}; there \
@@ -113,22 +115,15 @@ impl SecretConfig {
         );
         let is_name =
             |header: &&String| header.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-        match self.headers().iter().find(|header| header.is_empty() || !is_name(header) || is_reserved(header)) {
+        match self.headers.iter().find(|header| header.is_empty() || !is_name(header) || is_reserved(header)) {
             Some(header) => anyhow::bail!("secrets.{name}: `{header}` is no header that a plugin may send"),
             None => Ok(()),
         }
     }
 
-    fn headers(&self) -> &[String] {
-        match self {
-            Self::Variable(_) => &[],
-            Self::Placed(placed) => &placed.headers,
-        }
-    }
-
     /// As the sandbox takes it; fails where the variable is not set, or is nothing that a header can have.
     fn to_grant(&self, name: &str) -> anyhow::Result<SecretGrant> {
-        let env = self.env();
+        let env = &self.env;
         let value = variable(env).with_context(|| format!("the secret `{name}` is to come from ${env}"))?;
         let value = value.trim();
         let fits = !value.is_empty() && value.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
@@ -136,9 +131,9 @@ impl SecretConfig {
             fits,
             "the secret `{name}`: ${env} has what no header can have: it is to be printable ASCII, on one line"
         );
-        let mut grant = SecretGrant { origins: self.origins().to_vec(), ..SecretGrant::new(value) };
-        if !self.headers().is_empty() {
-            grant.headers = self.headers().iter().map(|header| header.to_ascii_lowercase()).collect();
+        let mut grant = SecretGrant { origins: self.origins.clone(), ..SecretGrant::new(value) };
+        if !self.headers.is_empty() {
+            grant.headers = self.headers.iter().map(|header| header.to_ascii_lowercase()).collect();
         }
         Ok(grant)
     }
