@@ -1,0 +1,166 @@
+use super::*;
+
+fn mounts(folder: &Path) -> Mounts {
+    Mounts::new(BTreeMap::from([("docs".to_owned(), folder.canonicalize().unwrap())]))
+}
+
+fn tree() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for path in ["b.txt", "a/z.txt", "a/b/c.txt", "a-b.txt"] {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "0123456789").unwrap();
+    }
+    folder
+}
+
+fn paths(page: Vec<DocumentEntry>) -> Vec<String> {
+    page.into_iter().map(|entry| entry.path).collect()
+}
+
+#[test]
+fn pages_of_any_size_give_the_same_list_in_order() {
+    let folder = tree();
+    let mounts = mounts(folder.path());
+    let all = paths(mounts.list_now(None, 100).unwrap());
+    assert_eq!(all, ["docs/a/b/c.txt", "docs/a/z.txt", "docs/a-b.txt", "docs/b.txt"]);
+    for limit in 1..=5 {
+        let mut paged: Vec<String> = Vec::new();
+        loop {
+            let page = paths(mounts.list_now(paged.last().map(String::as_str), limit).unwrap());
+            if page.is_empty() {
+                break;
+            }
+            paged.extend(page);
+        }
+        assert_eq!(paged, all, "limit {limit}");
+    }
+}
+
+#[test]
+fn a_read_is_cut_at_the_documents_end() {
+    let folder = tree();
+    let mounts = mounts(folder.path());
+    assert_eq!(mounts.read_now("docs/b.txt", 8, 100).unwrap(), b"89");
+    assert_eq!(mounts.read_now("docs/b.txt", 2, 3).unwrap(), b"234");
+    assert_eq!(mounts.read_now("docs/b.txt", 99, 3).unwrap(), b"");
+}
+
+#[test]
+fn no_path_leaves_its_mount() {
+    let folder = tree();
+    let mounts = mounts(folder.path());
+    for path in [
+        "",
+        "/",
+        "docs",
+        "docs/",
+        "docs//b.txt",
+        "docs/../docs/b.txt",
+        "docs/a/../b.txt",
+        "docs/./b.txt",
+        "../etc/passwd",
+        "/etc/passwd",
+        "etc/passwd",
+        "docs/a\\z.txt",
+        "docs/b.txt/",
+        "docs/b.txt/x",
+        "docs/b.txt\0",
+        "docs/a",
+        "other/b.txt",
+        "docs/..",
+        "docs/a/b/../../../../etc/passwd",
+        "docs/%2e%2e/x",
+        "docs/\u{ff0e}\u{ff0e}/x",
+    ] {
+        let refused = mounts.read_now(path, 0, 10);
+        assert!(matches!(refused, Err(CapabilityError::Invalid(_))), "{path:?}: {refused:?}");
+    }
+}
+
+#[test]
+fn a_folder_below_that_cannot_be_listed_keeps_nobody_from_the_others() {
+    let (folder, said) = (tree(), Said::default());
+    let gone = folder.path().join("gone");
+    assert_eq!(names(&gone, "docs/gone", true, &said).unwrap(), [""; 0], "it has vanished");
+    assert!(names(&gone, "docs", false, &said).is_err(), "the mount itself");
+    assert!(is_left_out(ErrorKind::PermissionDenied) && !is_left_out(ErrorKind::TimedOut));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_read_or_shown_is_said_once() {
+    use std::os::unix::ffi::OsStrExt;
+    // A file that is there, and whose first bytes nobody may read.
+    let own = mounts(Path::new("/proc/self"));
+    for _ in 0..2 {
+        let failed = own.read_now("docs/mem", 0, 1);
+        assert!(matches!(failed, Err(CapabilityError::Unavailable(_))), "{failed:?}");
+        assert!(!own.said.is_new("docs/mem"));
+    }
+    let folder = tree();
+    fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
+    let mounts = mounts(folder.path());
+    assert_eq!(mounts.list_now(None, 100).unwrap().len(), 4);
+    assert!(!mounts.said.is_new("docs"));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_neither_listed_nor_opened() {
+    let (outside, folder) = (tree(), tree());
+    std::os::unix::fs::symlink(outside.path().join("b.txt"), folder.path().join("file-link")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), folder.path().join("folder-link")).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("b.txt"), folder.path().join("inner-link")).unwrap();
+    let mounts = mounts(folder.path());
+    assert_eq!(mounts.list_now(None, 100).unwrap().len(), 4);
+    for path in ["docs/file-link", "docs/folder-link/b.txt", "docs/inner-link"] {
+        assert!(matches!(mounts.read_now(path, 0, 10), Err(CapabilityError::Invalid(_))), "{path}");
+    }
+}
+
+/// As it may be for the moment of opening.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_was_opened_by_a_folder_that_is_a_link_lies_elsewhere() {
+    let (outside, folder) = (tree(), tree());
+    let [outside, folder] = [outside.path(), folder.path()].map(|path| path.canonicalize().unwrap());
+    let plain = File::open(folder.join("a/z.txt")).unwrap();
+    assert_eq!(place_of(&plain).unwrap(), folder.join("a/z.txt"));
+    fs::rename(folder.join("a"), folder.join("aside")).unwrap();
+    std::os::unix::fs::symlink(outside.join("a"), folder.join("a")).unwrap();
+    let linked = File::open(folder.join("a/z.txt")).unwrap();
+    assert_eq!(place_of(&linked).unwrap(), outside.join("a/z.txt"));
+}
+
+#[tokio::test]
+async fn reads_that_hang_take_no_more_threads_however_many_calls_give_up() {
+    use futures_util::FutureExt;
+    let folder = tree();
+    let mounts = Arc::new(mounts(folder.path()));
+    let (let_go, gate) = std::sync::mpsc::sync_channel::<()>(1);
+    let gate = Arc::new(std::sync::Mutex::new(gate));
+    for _ in 0..MAX_READS {
+        let gate = gate.clone();
+        let hanging = move || gate.lock().unwrap().recv().map_err(|_| not_there("gone"));
+        assert!(mounts.blocking(hanging).now_or_never().is_none(), "its call gives up");
+    }
+    let read = || mounts.clone().read("docs/b.txt".into(), 0, 4);
+    let refused = read().await.unwrap_err();
+    assert!(matches!(&refused, CapabilityError::Unavailable(why) if why.contains("8 reads")), "{refused}");
+    let_go.send(()).unwrap();
+    assert_eq!(read().await.unwrap(), b"0123", "one has ended");
+    drop(let_go);
+}
+
+#[test]
+fn a_mount_that_is_no_folder_is_refused_by_name() {
+    let folder = tree();
+    let open = |name: &str, path: PathBuf| match Folders.open(&BTreeMap::from([(name.to_owned(), path)])) {
+        Ok(_) => panic!("opened"),
+        Err(message) => message,
+    };
+    assert!(open("docs", folder.path().join("b.txt")).contains("is not a folder"));
+    assert!(open("docs", folder.path().join("missing")).contains("mount `docs`"));
+    assert!(open("../docs", folder.path().into()).contains("no plain name"));
+}

@@ -1,0 +1,153 @@
+use super::blanks::BLANK;
+use super::*;
+
+/// Answers with that header, and with so much of that body as is asked for.
+struct Echo(&'static str, &'static str);
+
+impl HttpOrigins for Echo {
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, CapabilityError>> {
+        let mut body = self.1.as_bytes().to_vec();
+        let truncated = body.len() > request.response_bytes;
+        body.truncate(request.response_bytes);
+        let headers = vec![("x-echo".into(), self.0.into())];
+        Box::pin(async move { Ok(HttpResponse { status: 200, headers, body, truncated }) })
+    }
+}
+
+/// Answers nothing to who asks for `/hangs`; all others, encoded.
+struct Encoded;
+
+impl HttpOrigins for Encoded {
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, CapabilityError>> {
+        Box::pin(async move {
+            if request.url.ends_with("/hangs") {
+                std::future::pending::<()>().await;
+            }
+            let headers = vec![("Content-Encoding".into(), "gzip".into())];
+            Ok(HttpResponse { status: 200, headers, body: Vec::new(), truncated: false })
+        })
+    }
+}
+
+/// Of a plugin that may send two requests at once.
+fn access(origins: impl HttpOrigins + 'static, secrets: &[&str]) -> HttpAccess {
+    let grant = HttpGrant { concurrency: 2, ..HttpGrant::new(["https://a.example".to_owned()]) };
+    let secrets: Vec<Secret> = secrets.iter().map(|secret| Secret::new(*secret)).collect();
+    HttpAccess::new(Arc::new(origins), grant, &secrets)
+}
+
+fn to(path: &str, response_bytes: usize) -> HttpRequest {
+    HttpRequest {
+        method: "GET".into(),
+        url: format!("https://a.example{path}"),
+        headers: Vec::new(),
+        only_to: None,
+        body: Vec::new(),
+        timeout: Duration::from_secs(60),
+        response_bytes,
+    }
+}
+
+/// What a guest that may read so many bytes gets, also where its request has none of the secrets.
+async fn told(echo: Echo, secrets: &[&str], most: usize) -> HttpResponse {
+    let access = access(echo, secrets);
+    access.send(to("/", most), &access.places(TenantId::new("a"))).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_secret_that_comes_back_is_blanked_out() {
+    let echo = Echo("Bearer hunter22, unt", "hunter22 and hunter22hunter22, hunter2");
+    let response = told(echo, &["", "hunter22"], 1000).await;
+    assert_eq!(response.headers[0].1, "Bearer [secret], unt");
+    assert_eq!(response.body, b"[secret] and [secret][secret], hunter2");
+    assert!(!response.truncated);
+    // One that is a part of another, and two that share a byte.
+    let echo = Echo("hunter22 é cabab é", "hunter22, cabab");
+    let response = told(echo, &["unt", "hunter22", "cab", "bab"], 1000).await;
+    assert_eq!(response.headers[0].1, "[secret] é [secret] é");
+    assert_eq!(response.body, b"[secret], [secret]");
+}
+
+/// Neither does the cut tell whether what is before it begins as the secret does: a guest would guess that byte by byte.
+#[tokio::test]
+async fn wherever_a_body_is_cut_nothing_of_a_secret_is_left_and_all_else_is() {
+    const BODY: &str = "token a1b2c3d4 a1b2c3d, a1b2c3d4a1b2c3d4.";
+    for most in 0..=BODY.len() + 1 {
+        let response = told(Echo("", BODY), &["a1b2c3d4", "c3d4"], most).await;
+        let mut expected = String::new();
+        for (at, letter) in BODY.char_indices().take_while(|(at, _)| *at < most) {
+            let of_secret = (6..14).contains(&at) || (24..40).contains(&at);
+            match at {
+                6 | 24 | 32 => expected.push_str(BLANK),
+                _ if of_secret => {}
+                _ => expected.push(letter),
+            }
+        }
+        assert_eq!(String::from_utf8(response.body).unwrap(), expected, "the first {most} bytes");
+        assert_eq!(response.truncated, most < BODY.len(), "the first {most} bytes");
+    }
+}
+
+#[tokio::test]
+async fn an_encoded_answer_to_a_plugin_with_a_secret_is_refused() {
+    let [with, without] = [&["hunter22"][..], &[]].map(|secrets| access(Encoded, secrets));
+    let refused = with.send(to("/", 9), &with.places(TenantId::new("a"))).await;
+    assert!(matches!(refused, Err(CapabilityError::Unsupported(_))), "{refused:?}");
+    without.send(to("/", 9), &without.places(TenantId::new("a"))).await.unwrap();
+    let plain = vec![("content-encoding".into(), "Identity".into())];
+    check_plain(&HttpResponse { status: 200, headers: plain, body: Vec::new(), truncated: false }).unwrap();
+}
+
+#[tokio::test]
+async fn who_asks_a_service_that_hangs_leaves_others_their_share() {
+    let access = access(Encoded, &[]);
+    let [greedy, other] = ["greedy", "other"].map(|tenant| access.places(TenantId::new(tenant)));
+    let all = (0..5).map(|_| access.send(to("/hangs", 9), &greedy));
+    let mut hanging = Box::pin(futures_util::future::join_all(all));
+    assert!(futures_util::poll!(&mut hanging).is_pending());
+    assert_eq!(access.running.held(), 2, "all there are");
+    assert_eq!(access.send(to("/", 9), &other).await.unwrap().status, 200);
+}
+
+#[test]
+fn secrets_that_are_the_same_are_looked_for_once() {
+    let access = access(Encoded, &["b", "", "a", "b"]);
+    assert_eq!(access.secrets, ["a", "b"].map(Secret::new));
+}
+
+#[test]
+fn a_secret_is_filled_in_where_its_grant_says_and_nowhere_else() {
+    let granted = SecretGrant { headers: vec!["x-key".into()], ..SecretGrant::new("hunter22") };
+    check_place(&granted, "X-Key", "").unwrap();
+    check_place(&SecretGrant::new("hunter22"), "Authorization", "Bearer ").unwrap();
+    for (name, prefix) in [("authorization", ""), ("x-request-id", ""), ("x-key ", ""), ("x-key", &"a".repeat(65))] {
+        check_place(&granted, name, prefix).unwrap_err();
+    }
+    let mut only_to = None;
+    let origins = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    narrow(&mut only_to, &[]);
+    assert_eq!(only_to, None, "it may go to all");
+    narrow(&mut only_to, &origins(&["a", "b"]));
+    narrow(&mut only_to, &[]);
+    narrow(&mut only_to, &origins(&["b", "c"]));
+    assert_eq!(only_to, Some(origins(&["b"])));
+    narrow(&mut only_to, &origins(&["c"]));
+    assert_eq!(only_to, Some(Vec::new()), "together they may go nowhere");
+}
+
+#[test]
+fn headers_of_the_connection_are_the_hosts() {
+    let header = |name: &str| vec![(name.to_owned(), "x".to_owned())];
+    for name in RESERVED.into_iter().chain(["Host", "Transfer-Encoding"]) {
+        assert!(check_headers(&header(name)).is_err(), "{name}");
+    }
+    for name in ["x-own", "range", "accept-encoding"] {
+        assert!(check_headers(&header(name)).is_ok(), "{name}");
+    }
+    for name in ["range", "Accept-Encoding"] {
+        assert!(check_headers_beside_secrets(&header(name)).is_err(), "{name}");
+    }
+    assert!(check_headers_beside_secrets(&header("x-own")).is_ok());
+    let many: Vec<_> = (0..65).flat_map(|_| header("x")).collect();
+    assert!(check_headers(&many).is_err());
+}
