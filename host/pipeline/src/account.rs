@@ -2,7 +2,7 @@
 
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use crate::figures::{self, IN_WORK, Outcome};
+use crate::figures::{self, Outcome};
 use crate::reply::ReplyEvent;
 use crate::stages::Ending;
 use crate::states::Seen;
@@ -40,7 +40,6 @@ pub(crate) type Findings = Arc<Mutex<Vec<Finding>>>;
 
 impl Record {
     pub(crate) fn new(cx: &RequestContext, model: String, stream: bool, tally: &Arc<Tally>) -> Self {
-        IN_WORK.increment(1.0);
         tracing::debug!(request = %cx.request_id, model, stream, "accepted");
         Self {
             cx: cx.clone(),
@@ -105,7 +104,7 @@ impl Record {
     }
 
     pub(crate) fn failed(&mut self, reject: &Reject) {
-        self.write(Outcome::Failed, reject.code.as_deref().unwrap_or("error"));
+        self.write(Outcome::of(reject), reject.code.as_deref().unwrap_or("error"));
     }
 
     fn write(&mut self, outcome: Outcome, detail: &str) {
@@ -187,7 +186,6 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        IN_WORK.decrement(1.0);
         self.write(Outcome::ClientGone, DROPPED);
     }
 }

@@ -5,14 +5,15 @@ use crate::background::Background;
 use crate::context::RequestContext;
 use crate::gate::Gate;
 use crate::models::Models;
+use crate::owed::Owed;
 use crate::reply::Reply;
 use crate::stage::Stage;
-use crate::stages::{OutputGuardStage, Unanswered};
+use crate::stages::OutputGuardStage;
 use crate::states::{Admitted, Ended};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_ledger::{Charge, Ledger};
-use tidegate_types::{Chat, Notebook, Reject};
+use tidegate_ledger::Ledger;
+use tidegate_types::{Chat, Reject};
 
 /// The configured stages by kind, each kind in the config's order.
 #[derive(Clone, Default)]
@@ -136,33 +137,24 @@ impl Pipeline {
 
     /// Takes a request through all stages. The answer is made while the reply is read.
     pub async fn answer(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Reject> {
-        let unanswered = self.unanswered(&cx, chat.stream);
-        match self.path(chat, cx, unanswered.clone()).await {
-            Ok(reply) => Ok(reply),
-            Err(Ended::Answered(reply)) => Ok(*reply),
+        let mut owed = Owed::to(self, &cx, chat.stream);
+        let reply = match self.path(chat, cx, &mut owed).await {
+            Ok(reply) => reply,
+            Err(Ended::Answered(reply)) => *reply,
             Err(Ended::Rejected(reject)) => {
-                unanswered.iter().for_each(|unanswered| unanswered.refused(&reject));
-                Err(reject)
+                owed.refused(&reject);
+                return Err(reject);
             }
-        }
+        };
+        owed.has_record();
+        Ok(reply)
     }
 
-    async fn path(
-        self: &Arc<Self>,
-        chat: Chat,
-        cx: RequestContext,
-        unanswered: Option<Arc<Unanswered>>,
-    ) -> Result<Reply, Ended> {
-        let notes = cx.notebook.clone();
+    async fn path(self: &Arc<Self>, chat: Chat, cx: RequestContext, owed: &mut Owed) -> Result<Reply, Ended> {
         let mut admitted = self.admit(chat, cx).await?;
-        admitted.0.findings.by(unanswered);
-        let (allowances, charge) = (admitted.0.held.allowances(), admitted.0.charge.clone());
-        self.admitted(admitted).await.map_err(|ended| {
-            if let Ended::Rejected(_) = ended {
-                refused(charge.as_deref(), notes.as_ref());
-            }
-            ended.with(allowances)
-        })
+        owed.let_in(&mut admitted.0);
+        let allowances = admitted.0.held.allowances();
+        self.admitted(admitted).await.map_err(|ended| ended.with(allowances))
     }
 
     async fn admitted(self: &Arc<Self>, admitted: Admitted) -> Result<Reply, Ended> {
@@ -173,15 +165,6 @@ impl Pipeline {
         let routed = self.route(equipped).await?;
         let started = self.start(routed).await?;
         Ok(self.converse(started))
-    }
-}
-
-/// Bills what was used before a refusal.
-pub(crate) fn refused(charge: Option<&Charge>, notes: Option<&Notebook>) {
-    let Some(charge) = charge else { return };
-    charge.settle("failed");
-    if let Some(notes) = notes {
-        notes.note(|report| report.cost = charge.billed());
     }
 }
 

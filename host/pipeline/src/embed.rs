@@ -9,11 +9,11 @@ mod make;
 use crate::account::Record;
 use crate::admission::Place;
 use crate::bounds::LengthBounds;
-use crate::chat::{Pipeline, refused};
+use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::estimate::estimated_input;
 use crate::models::{Makes, Model, ModelBackend};
-use crate::stages::Unanswered;
+use crate::owed::Owed;
 use crate::states::{Admitted, Ended, Loaded, Request, Screened};
 pub(crate) use jobs::by_engine;
 pub(crate) use make::{Bill, Reading, Wanted, vectors};
@@ -59,15 +59,21 @@ impl Pipeline {
         most_numbers: usize,
         cx: RequestContext,
     ) -> Result<Embedded, Reject> {
-        let unanswered = self.unanswered(&cx, false);
-        match self.let_in(asked, most_numbers, cx, unanswered.clone()).await {
-            Ok(ready) => self.make(ready, most_numbers).await,
+        let mut owed = Owed::to(self, &cx, false);
+        match self.let_in(asked, most_numbers, cx, &mut owed).await {
+            Ok(ready) => {
+                let record = self.record(&ready);
+                owed.has_record();
+                self.make(ready, record, most_numbers).await
+            }
             Err(Ended::Rejected(reject)) => {
-                unanswered.iter().for_each(|unanswered| unanswered.refused(&reject));
+                owed.refused(&reject);
                 Err(reject)
             }
-            // It has a record, which tells.
-            Err(answered) => Err(rejected(answered)),
+            Err(answered) => {
+                owed.has_record();
+                Err(rejected(answered))
+            }
         }
     }
 
@@ -76,17 +82,12 @@ impl Pipeline {
         asked: EmbedRequest,
         most_numbers: usize,
         cx: RequestContext,
-        unanswered: Option<Arc<Unanswered>>,
+        owed: &mut Owed,
     ) -> Result<Ready, Ended> {
         let Admitted(mut request) = self.admit(as_chat(&asked), cx).await?;
-        request.findings.by(unanswered);
-        let (allowances, charge) = (request.held.allowances(), request.charge.clone());
-        self.prepare(asked, most_numbers, request).await.map_err(|ended| {
-            if let Ended::Rejected(_) = ended {
-                refused(charge.as_deref(), None);
-            }
-            ended.with(allowances)
-        })
+        owed.let_in(&mut request);
+        let allowances = request.held.allowances();
+        self.prepare(asked, most_numbers, request).await.map_err(|ended| ended.with(allowances))
     }
 
     /// Has the guards decide, and everything counted that can be before the model is asked.
@@ -126,13 +127,16 @@ impl Pipeline {
         })
     }
 
-    /// From here on the request has a record.
-    async fn make(self: &Arc<Self>, ready: Ready, most_numbers: usize) -> Result<Embedded, Reject> {
-        let Ready { request, model, asked, reading, mut room } = ready;
+    fn record(self: &Arc<Self>, Ready { request, model, .. }: &Ready) -> Record {
         let mut record = Record::new(&request.cx, model.name.clone(), false, &request.tally);
         record.observe(self, &request.findings);
         record.bill(request.charge.clone());
         record.count_attempts(&request.attempts);
+        record
+    }
+
+    async fn make(&self, ready: Ready, mut record: Record, most_numbers: usize) -> Result<Embedded, Reject> {
+        let Ready { request, model, asked, reading, mut room } = ready;
         let counted = (&*request.tally, &request.attempts);
         let made = vectors(&model, &asked, reading, &request.cx, counted).await;
         match made.and_then(|made| fits(&made, most_numbers).map(|numbers| (made, numbers))) {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};
 use tidegate_sandbox::stage::StageKind;
-use tidegate_types::{Caller, Class, TenantId};
+use tidegate_types::{Caller, Class, Fault, Reject, RejectKind, TenantId};
 
 /// The figures of one stage's plugin.
 #[derive(Clone, Default)]
@@ -39,24 +39,50 @@ impl StageFigures {
     }
 }
 
-/// Requests that are being answered.
-pub(crate) static IN_WORK: LazyLock<Gauge> = LazyLock::new(|| gauge!("tidegate_requests_in_work"));
+/// Requests that were let in and whose answer has not ended.
+static IN_WORK: LazyLock<Gauge> = LazyLock::new(|| gauge!("tidegate_requests_in_work"));
+
+/// Counts a request while it is there.
+pub(crate) struct InWork;
+
+impl InWork {
+    pub(crate) fn count() -> Self {
+        IN_WORK.increment(1.0);
+        Self
+    }
+}
+
+impl Drop for InWork {
+    fn drop(&mut self) {
+        IN_WORK.decrement(1.0);
+    }
+}
 
 /// How a request can end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Answered,
+    /// By the server or something behind it.
     Failed,
+    /// By a guard, a limit or for what it asked.
+    Refused,
     ClientGone,
 }
 
 impl Outcome {
-    const ALL: [Self; 3] = [Self::Answered, Self::Failed, Self::ClientGone];
+    const ALL: [Self; 4] = [Self::Answered, Self::Failed, Self::Refused, Self::ClientGone];
+
+    /// Of a request that gets this instead of an answer, or of the rest of one.
+    pub(crate) fn of(reject: &Reject) -> Self {
+        let limited = reject.kind == RejectKind::RateLimited || reject.code.as_deref() == Some("overloaded");
+        if reject.fault == Fault::Client || limited { Self::Refused } else { Self::Failed }
+    }
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Answered => "answered",
             Self::Failed => "failed",
+            Self::Refused => "refused",
             Self::ClientGone => "client-gone",
         }
     }

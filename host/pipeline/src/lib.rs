@@ -20,6 +20,7 @@ pub mod holdback;
 mod labels;
 mod models;
 mod noted;
+mod owed;
 pub mod prompts;
 pub mod reply;
 pub mod source;

@@ -8,17 +8,16 @@
 mod room;
 pub(crate) mod together;
 
-use crate::chat::{Pipeline, refused};
+use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::models::Model;
+use crate::owed::Owed;
 use crate::reply::{Reply, ReplyEvent};
-use crate::stages::Unanswered;
 use crate::states::{Admitted, Ended, Equipped, Routed, Screened, telling};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tidegate_ledger::Charge;
 use tidegate_types::{Allowances, Chat, Delta, Message, Reject, Usage};
 use together::Seat;
 use tracing::{Instrument, debug_span};
@@ -61,24 +60,17 @@ struct Refused {
     reject: Box<Reject>,
 }
 
-/// What is told and billed of a prompt that gets no reply.
-struct Owed {
-    unanswered: Option<Arc<Unanswered>>,
-    charge: Option<Arc<Charge>>,
-}
-
 impl Pipeline {
     /// Takes each message of a completion through all stages, as a prompt of its own. The answers are made while the replies
     /// are read.
     pub async fn answer_each(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Replies, Reject> {
         let (n, streamed) = (chat.n, chat.stream);
         let asked = apart(chat, &cx);
-        let owed = asked.iter().map(|(_, cx)| Owed { unanswered: self.unanswered(cx, streamed), charge: None });
-        let owed: Vec<Owed> = owed.collect();
+        let owed: Vec<Owed> = asked.iter().map(|(_, cx)| Owed::to(self, cx, streamed)).collect();
         match self.admit_together(asked).await {
             Ok(admitted) => Ok(Replies::new(self.begin_each(admitted, owed).await?, n)),
             Err(reject) => {
-                owed.iter().for_each(|owed| owed.refused(&reject));
+                owed.into_iter().for_each(|owed| owed.refused(&reject));
                 Err(reject)
             }
         }
@@ -91,56 +83,61 @@ impl Pipeline {
     ) -> Result<Vec<Reply>, Reject> {
         let allowances = admitted.first().map(|first| first.0.held.allowances()).unwrap_or_default();
         for (Admitted(request), owed) in admitted.iter_mut().zip(&mut owed) {
-            request.findings.by(owed.unanswered.clone());
-            owed.charge.clone_from(&request.charge);
+            owed.let_in(request);
         }
         let spans: Vec<_> = (0..admitted.len()).map(|index| debug_span!("prompt", index)).collect();
-        let paths = admitted.into_iter().zip(spans.clone()).map(|(one, span)| self.routed(one).instrument(span));
+        let paths = admitted.into_iter().zip(&mut owed).zip(spans.clone());
+        let paths: Vec<_> = paths.map(|((one, owed), span)| self.routed(one, owed).instrument(span)).collect();
         let routed = stream::iter(paths).buffered(self.stages.screened_at_once()).collect::<Vec<_>>().await;
         let begun = match all_or_first(routed).and_then(|came| room::check(&self.gate, came)) {
             Ok(routed) => {
                 let seats = together::seats(routed.len());
-                let paths = routed.into_iter().zip(seats).zip(spans);
-                let starts = paths.map(|((one, seat), span)| self.begun(one, seat).instrument(span));
+                let paths = routed.into_iter().zip(seats).zip(&mut owed).zip(spans);
+                let begun = |(((one, seat), owed), span)| self.begun(one, seat, owed).instrument(span);
+                let starts: Vec<_> = paths.map(begun).collect();
                 all_or_first(join_all(starts).await)
             }
             refused => refused,
         };
-        begun.map(|all| all.into_iter().filter_map(Came::reply).collect()).map_err(|Refused { came, reject }| {
-            end_each(came, owed, &reject);
-            telling(*reject, allowances)
-        })
+        match begun {
+            Ok(all) => Ok(all.into_iter().filter_map(Came::reply).collect()),
+            Err(Refused { came, reject }) => {
+                end_each(came, owed, &reject);
+                Err(telling(*reject, allowances))
+            }
+        }
     }
 
     /// Past the guards, the late ones too: of a request that is refused for one prompt nothing is generated for another.
-    async fn routed(self: &Arc<Self>, admitted: Admitted) -> Result<Came, Ended> {
+    async fn routed(self: &Arc<Self>, admitted: Admitted, owed: &mut Owed) -> Result<Came, Reject> {
+        let routed = self.past_guards(admitted).await;
+        routed.map(|routed| Came::Routed(Box::new(routed))).or_else(|ended| Came::ended(ended, owed))
+    }
+
+    async fn past_guards(self: &Arc<Self>, admitted: Admitted) -> Result<Routed, Ended> {
         let loaded = self.load(admitted).await?;
         let Screened(request) = self.screen_input(loaded).await?;
         let screened = Screened(self.settled(request).await?);
         let grounded = self.recall(screened).await?;
         let equipped = self.offer_tools(grounded).await?;
-        Ok(Came::Routed(Box::new(self.route(equipped).await?)))
+        self.route(equipped).await
     }
 
-    async fn begun(self: &Arc<Self>, came: Came, seat: Seat) -> Result<Came, Ended> {
+    async fn begun(self: &Arc<Self>, came: Came, seat: Seat, owed: &mut Owed) -> Result<Came, Reject> {
         let begun = match came {
             Came::Routed(mut routed) => {
                 routed.equipped.request.seat = Some(seat.clone());
-                self.start(*routed).await.map(|started| Came::Replied(Box::new(self.converse(started))))
+                let started = self.start(*routed).await;
+                let replied = started.map(|started| Came::replied(self.converse(started), owed));
+                replied.or_else(|ended| Came::ended(ended, owed))
             }
             other => Ok(other),
         };
-        seat.count(matches!(begun, Err(Ended::Rejected(_))));
+        seat.count(begun.is_err());
         match begun {
-            Err(Ended::Rejected(reject)) if together::has_given_way(&reject) => Ok(Came::GaveWay),
+            Err(reject) if together::has_given_way(&reject) => Ok(Came::GaveWay),
             begun => begun,
         }
-    }
-}
-
-impl Owed {
-    fn refused(&self, reject: &Reject) {
-        self.unanswered.iter().for_each(|unanswered| unanswered.refused(reject));
     }
 }
 
@@ -152,7 +149,6 @@ fn end_each(came: Vec<Option<Came>>, owed: Vec<Owed>, reject: &Reject) {
             // Dropped, it leaves what its guards saw.
             Some(Came::Routed(_) | Came::GaveWay) | None => {
                 drop(came);
-                refused(owed.charge.as_deref(), None);
                 owed.refused(reject);
             }
         }
@@ -170,12 +166,11 @@ fn apart(mut chat: Chat, cx: &RequestContext) -> Vec<(Chat, RequestContext)> {
     prompts.into_iter().enumerate().map(alone).collect()
 }
 
-fn all_or_first(came: Vec<Result<Came, Ended>>) -> Result<Vec<Came>, Refused> {
+fn all_or_first(came: Vec<Result<Came, Reject>>) -> Result<Vec<Came>, Refused> {
     let mut first = None;
     let came = came.into_iter().enumerate().map(|(i, came)| match came {
         Ok(came) => Some(came),
-        Err(Ended::Answered(reply)) => Some(Came::Replied(reply)),
-        Err(Ended::Rejected(reject)) => {
+        Err(reject) => {
             first.get_or_insert_with(|| of_prompt(reject, i));
             None
         }
@@ -196,6 +191,20 @@ fn of_prompt(reject: Reject, i: usize) -> Reject {
 }
 
 impl Came {
+    /// From here on its record says how it ends.
+    fn replied(reply: Reply, owed: &mut Owed) -> Self {
+        owed.has_record();
+        Self::Replied(Box::new(reply))
+    }
+
+    /// Before generation: a guard may have answered.
+    fn ended(ended: Ended, owed: &mut Owed) -> Result<Self, Reject> {
+        match ended {
+            Ended::Answered(reply) => Ok(Self::replied(*reply, owed)),
+            Ended::Rejected(reject) => Err(reject),
+        }
+    }
+
     /// What is asked, and the model that it will be made by, where that is no guard and there is no other.
     fn for_one_model(&self) -> Option<(&Arc<Model>, &Equipped)> {
         match self {

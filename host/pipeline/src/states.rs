@@ -3,6 +3,7 @@
 
 use crate::admission::Place;
 use crate::context::RequestContext;
+use crate::figures::InWork;
 use crate::gate::{Hold, Keeps, Kept};
 use crate::models::Model;
 use crate::prompts::together::Seat;
@@ -132,9 +133,15 @@ pub(crate) struct HeldLimits {
     pub(crate) caller: Hold,
     /// Of the limits of the model that answers.
     pub(crate) model: Hold,
+    _in_work: InWork,
 }
 
 impl HeldLimits {
+    /// Before its model is chosen.
+    pub(crate) fn new(place: Arc<Place>, caller: Hold) -> Self {
+        Self { place, caller, model: Hold::default(), _in_work: InWork::count() }
+    }
+
     /// A further turn of the answer begins, with a prompt of about `input` tokens.
     pub(crate) fn go_on(&mut self, input: u64) {
         self.caller.go_on(input);

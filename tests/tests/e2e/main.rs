@@ -17,6 +17,7 @@ mod contract;
 mod conversations;
 mod disk_full;
 mod embeddings;
+mod ended;
 mod events;
 mod examples;
 mod failing;

@@ -3,7 +3,7 @@
 use crate::admission::Place;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use crate::gate::{Hold, Metered};
+use crate::gate::Metered;
 use crate::states::{Admitted, HeldLimits, Request, Seen};
 use metrics::counter;
 use serde_json::Value;
@@ -20,7 +20,7 @@ impl Pipeline {
         let place = Arc::new(self.enter(&chat.model, &cx)?);
         let books = Books::open(self.ledger.as_ref(), &chat, &cx);
         let caller = self.gate.admit(&cx.caller, &[books.metered(&chat)]).await?;
-        Ok(admitted(chat, cx, books, HeldLimits { place, caller, model: Hold::default() }))
+        Ok(admitted(chat, cx, books, HeldLimits::new(place, caller)))
     }
 
     /// As [`Self::admit`], of prompts of one request: they are one to the limits of their caller, and have one place.
@@ -31,7 +31,7 @@ impl Pipeline {
         let metered: Vec<Metered<'_>> =
             books.iter().zip(&asked).map(|(books, (chat, _))| books.metered(chat)).collect();
         let caller = self.gate.admit(&cx.caller, &metered).await?;
-        let held = || HeldLimits { place: Arc::clone(&place), caller: caller.clone(), model: Hold::default() };
+        let held = || HeldLimits::new(Arc::clone(&place), caller.clone());
         Ok(asked.into_iter().zip(books).map(|((chat, cx), books)| admitted(chat, cx, books, held())).collect())
     }
 

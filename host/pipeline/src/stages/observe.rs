@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_sandbox::stage::{StageKind, Summary};
-use tidegate_types::{Fault, Finding, Reject, RejectKind, Usage};
+use tidegate_types::{Finding, Reject, Usage};
 use tracing::Span;
 
 /// How a request ended, kept until observers have been told.
@@ -48,7 +48,7 @@ impl Unanswered {
     }
 
     pub(crate) fn refused(&self, reject: &Reject) {
-        self.tell(outcome(reject), reject.code.as_deref().unwrap_or_default());
+        self.tell(Outcome::of(reject).as_str(), reject.code.as_deref().unwrap_or_default());
     }
 
     fn tell(&self, outcome: &'static str, detail: &str) {
@@ -124,10 +124,4 @@ impl Pipeline {
             futures_util::future::join_all((0..pipeline.stages.observers.len()).map(tell)).await;
         });
     }
-}
-
-/// `refused` by a guard, a limit or for what it asked; `failed` otherwise.
-pub(crate) fn outcome(reject: &Reject) -> &'static str {
-    let limited = reject.kind == RejectKind::RateLimited || reject.code.as_deref() == Some("overloaded");
-    if reject.fault == Fault::Client || limited { "refused" } else { "failed" }
 }

@@ -1,0 +1,79 @@
+//! What is owed to a request until it has a reply: its bill, its place among the figures, and word to observers.
+
+use crate::chat::Pipeline;
+use crate::context::RequestContext;
+use crate::figures::{self, Outcome};
+use crate::stages::Unanswered;
+use crate::states::Request;
+use std::sync::Arc;
+use tidegate_ledger::Charge;
+use tidegate_types::{Caller, Notebook, Reject};
+
+/// A request without a record. Dropped, it is one whose client has left.
+pub(crate) struct Owed {
+    unanswered: Option<Arc<Unanswered>>,
+    let_in: Option<LetIn>,
+}
+
+/// Of a request that was let in: others are no generations.
+struct LetIn {
+    charge: Option<Arc<Charge>>,
+    notes: Option<Notebook>,
+    /// What was asked for: there may be no route yet.
+    model: String,
+    caller: Arc<Caller>,
+}
+
+impl Owed {
+    /// To a request that is not let in yet.
+    pub(crate) fn to(pipeline: &Arc<Pipeline>, cx: &RequestContext, stream: bool) -> Self {
+        Self { unanswered: pipeline.unanswered(cx, stream), let_in: None }
+    }
+
+    /// Where guards leave what they saw, from now on.
+    pub(crate) fn let_in(&mut self, request: &mut Request) {
+        request.findings.by(self.unanswered.clone());
+        self.let_in = Some(LetIn {
+            charge: request.charge.clone(),
+            notes: request.cx.notebook.clone(),
+            model: request.chat.model.clone(),
+            caller: Arc::clone(&request.cx.caller),
+        });
+    }
+
+    /// Its record says the rest.
+    pub(crate) fn has_record(&mut self) {
+        self.let_in = None;
+    }
+
+    /// Bills what was used until then.
+    pub(crate) fn refused(mut self, reject: &Reject) {
+        let outcome = Outcome::of(reject);
+        if let Some(let_in) = self.let_in.take() {
+            let_in.bill(outcome);
+            let_in.count(outcome);
+        }
+        self.unanswered.iter().for_each(|unanswered| unanswered.refused(reject));
+    }
+}
+
+impl LetIn {
+    fn bill(&self, outcome: Outcome) {
+        let Some(charge) = &self.charge else { return };
+        charge.settle(outcome.as_str());
+        if let Some(notes) = &self.notes {
+            notes.note(|report| report.cost = charge.billed());
+        }
+    }
+
+    fn count(&self, outcome: Outcome) {
+        figures::of_requests(&self.model, &self.caller).ended(outcome).increment(1);
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        // What it costs is settled by the charge, and observers are told by who is `unanswered`.
+        self.let_in.iter().for_each(|let_in| let_in.count(Outcome::ClientGone));
+    }
+}
