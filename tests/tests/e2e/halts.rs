@@ -17,9 +17,13 @@ pub(crate) fn chunk(delta: &Value, finish: &Value) -> String {
 
 /// A model of a server that streams these pieces of `field`, each as an event, to everyone.
 async fn says(field: &str, pieces: Vec<String>) -> String {
+    streams(pieces.iter().map(|piece| json!({field: piece})).collect()).await
+}
+
+async fn streams(deltas: Vec<Value>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let deltas: String = pieces.iter().map(|piece| chunk(&json!({field: piece}), &Value::Null)).collect();
+    let deltas: String = deltas.iter().map(|delta| chunk(delta, &Value::Null)).collect();
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{deltas}{}data: [DONE]\n\n",
         chunk(&json!({}), &"stop".into())
@@ -31,6 +35,12 @@ async fn says(field: &str, pieces: Vec<String>) -> String {
         }
     });
     format!("[[models]]\nname = \"tidegate-starter\"\nupstream = \"http://{address}/v1\"\n")
+}
+
+/// The same of these pieces, each of a field of its own.
+async fn says_each(pieces: &[(&str, &str)]) -> String {
+    let deltas = pieces.iter().map(|(field, piece)| json!({*field: piece})).collect();
+    streams(deltas).await
 }
 
 /// In one event, and in one for each few bytes.
@@ -93,6 +103,68 @@ async fn what_a_halt_leaves_is_ended_earlier_by_a_guard_behind_that_would() {
         for stream in [true, false] {
             assert_eq!(read(&gateway, stream).await[0], "Write to john@example.com ", "{pieces:?}");
         }
+    }
+}
+
+/// The guard keeps the end of what it has seen until it knows more: what the model says next is of another text.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_thought_leaves_before_its_answer_begins() {
+    let answer = "the answer, in some words. ".repeat(25);
+    let pieces =
+        [("reasoning_content", "Six times seven, "), ("reasoning_content", "so it is 42"), ("content", &answer)];
+    let model = says_each(&pieces).await;
+    let gateway = Gateway::start(&format!("{model}{}", stage("pii-guard", ""))).await;
+    let mut request = with_model(ask("Hello!"));
+    request["stream"] = true.into();
+    let seen = events(&gateway.post("/v1/chat/completions", &request).await.body);
+    let said = |field: &str| {
+        let is_said = |event: &Value| event["choices"][0]["delta"][field].as_str().is_some_and(|said| !said.is_empty());
+        seen.iter().enumerate().filter(|(_, event)| is_said(event)).map(|(i, _)| i).collect::<Vec<_>>()
+    };
+    assert!(said("reasoning_content").last() < said("content").first(), "{seen:?}");
+    for stream in [false, true] {
+        let request = json!({"model": "tidegate-starter", "input": "Hello!", "stream": stream});
+        let answer = gateway.post("/v1/responses", &request).await;
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back();
+        let body: Value = serde_json::from_str(last.unwrap_or(&text)).unwrap();
+        let body = if stream { body["response"].clone() } else { body };
+        let items: Vec<&str> =
+            body["output"].as_array().unwrap().iter().filter_map(|item| item["type"].as_str()).collect();
+        assert_eq!(items, ["reasoning", "message"], "stream: {stream}, {body}");
+        assert!(body["output"][0].to_string().contains("so it is 42"), "{body}");
+    }
+}
+
+/// Each text of reasoning ends where the answer goes on; the guard is told of its last window, and judges the next as a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn reasoning_between_two_parts_of_an_answer_is_judged_as_a_text_of_its_own() {
+    let pieces = [
+        ("reasoning_content", "ask ann@example.com"),
+        ("content", "Write to bob@exam"),
+        ("reasoning_content", "or eve@example.com"),
+        ("content", "ple.com."),
+    ];
+    let model = says_each(&pieces).await;
+    let gateway = Gateway::start(&format!("{model}{}", stage("pii-guard", ""))).await;
+    let mut request = with_model(ask("Hello!"));
+    for stream in [false, true] {
+        request["stream"] = stream.into();
+        let answer = gateway.post("/v1/chat/completions", &request).await;
+        let (text, thought) = if stream {
+            let events = events(&answer.body);
+            let thought = events.iter().filter_map(|event| event["choices"][0]["delta"]["reasoning_content"].as_str());
+            (joined(&events, 0), thought.collect())
+        } else {
+            let message = answer.json()["choices"][0]["message"].clone();
+            let said = |field: &str| message[field].as_str().unwrap_or_default().to_owned();
+            (said("content"), said("reasoning_content"))
+        };
+        assert_eq!(
+            (text.as_str(), thought.as_str()),
+            ("Write to [email].", "ask [email]or [email]"),
+            "stream: {stream}"
+        );
     }
 }
 

@@ -229,6 +229,7 @@ impl Conversation {
                         let joining = self.screen.joining(self.guards(), self.turn.request.chat.stream);
                         let more = reads.gather(joining, choice, &mut kind, &mut source);
                         let is_halted = self.echo.is_some() && Box::pin(self.repeat(choice)).await?
+                            || self.ends_reasoning(choice, &kind) && Box::pin(self.end_reasoning(choice)).await?
                             || self.say(choice, kind, more, None).await?;
                         if is_halted && self.halt(choice, &mut source, &mut heard).await {
                             break;
@@ -274,6 +275,22 @@ impl Conversation {
             }
         }
         Ok(false)
+    }
+
+    /// Whether the answer begins behind reasoning of which some may wait: it leaves first, in the order in which it was said.
+    fn ends_reasoning(&self, choice: u32, kind: &DeltaKind) -> bool {
+        let begins = match kind {
+            DeltaKind::Text { text, .. } | DeltaKind::Refusal(text) => !text.is_empty(),
+            _ => false,
+        };
+        begins && self.screen.holds(choice, &Channel::Reasoning)
+    }
+
+    /// Lets the guards judge what they hold of the reasoning; true when one halts the answer. The answer does not end the other
+    /// way round: who reads it joins what comes behind more reasoning to it.
+    async fn end_reasoning(&mut self, choice: u32) -> Result<bool, Reject> {
+        let ending = Some(FinishReason::Stop.as_str());
+        self.say(choice, DeltaKind::Reasoning(String::new()), Vec::new(), ending).await
     }
 
     /// Judges text, with `more` that came together with it, and lets it out; true when a guard halts the answer.
@@ -341,7 +358,7 @@ impl Conversation {
             return Ok(ours);
         }
         if !ours.is_empty() {
-            tracing::info!(request = %self.turn.request.cx.request_id, tool = ours[0].name, finish = reason.as_str(),
+            tracing::info!(request = %self.turn.request.cx.request_id, calls = ours.len(), finish = reason.as_str(),
                 "not run: the turn was cut off, or calls a tool of the caller too");
         }
         for (index, call) in theirs.into_iter().enumerate() {

@@ -99,6 +99,15 @@ impl OutputScreen {
         guards.is_empty() && !self.is_held
     }
 
+    /// Whether more of a text is to be judged.
+    pub(super) fn holds(&self, choice: u32, channel: &Channel) -> bool {
+        self.position(choice, channel).is_some()
+    }
+
+    fn position(&self, choice: u32, channel: &Channel) -> Option<usize> {
+        self.held.iter().position(|held| held.choice == choice && held.channel == *channel)
+    }
+
     /// How text that is there already is joined before it is judged. Several guards hand on what each lets go: only one
     /// alone knows which event that is of.
     pub(super) fn joining(&self, guards: &[Stage], streaming: bool) -> Joining {
@@ -140,7 +149,7 @@ impl OutputScreen {
             return Ok(Taken::Judged(new.joined(more)));
         }
         let Asking { choice, channel, .. } = asking;
-        let known = self.held.iter().position(|held| held.choice == choice && held.channel == *channel);
+        let known = self.position(choice, channel);
         if known.is_none() && new.is_empty_with(&more) {
             // A channel that had no text ends, as two of three do with each choice.
             return Ok(Taken::Judged(Judged::default()));
