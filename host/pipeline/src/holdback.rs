@@ -147,6 +147,13 @@ impl Holdback {
         self.borders.clear();
     }
 
+    /// Notes text that the guard has not seen and that left before what waits, as its look-behind.
+    pub fn comes_behind(&mut self, text: &str) {
+        self.text.insert_str(self.pending_from, text);
+        self.came += text.len() as u64;
+        self.settle(text.len());
+    }
+
     /// The text that waits.
     pub fn pending(&self) -> &str {
         &self.text[self.pending_from..]
@@ -165,6 +172,11 @@ impl Holdback {
     /// What the guard shall see.
     pub fn window(&self) -> WindowText<'_> {
         WindowText { text: &self.text[self.seen_from..], settled: self.settled() as u32 }
+    }
+
+    /// What the guard sees again of what has left.
+    pub fn look_behind(&self) -> &str {
+        &self.text[self.seen_from..self.pending_from]
     }
 
     fn settled(&self) -> usize {

@@ -232,6 +232,12 @@ impl Stage {
         })
     }
 
+    /// As a failure to decide, where a guard keeps back more than it may and the text leaves for all that.
+    pub(crate) fn withholds_too_much(&self, kind: StageKind) {
+        // A closed stage lets nothing leave: it is not asked for here.
+        let _ = self.failed::<()>(kind, "holdback-cap", "keeps back more text than it may, which leaves unjudged");
+    }
+
     fn count_failure(&self, kind: StageKind, case: &'static str) {
         counter!("tidegate_plugin_failures_total",
             "plugin" => self.name.clone(), "stage" => kind.as_str(), "case" => case)

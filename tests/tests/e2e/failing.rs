@@ -304,6 +304,8 @@ async fn a_guard_that_withholds_more_than_its_cap_ends_the_answer_or_lets_the_ol
             } else {
                 assert_eq!((text.as_str(), finish, unjudged, halts), (all.as_str(), "stop", 300 - 8, 0), "{name}");
             }
+            let failed = metrics(&gateway).await.contains(&failures(&name, "stream-guard", "holdback-cap"));
+            assert_eq!(failed, unjudged > 0, "{name}: it has failed where its text leaves all the same");
         }
     }
 }

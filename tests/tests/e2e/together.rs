@@ -236,6 +236,28 @@ async fn what_leaves_is_the_minimum_of_the_watermarks() {
     assert_eq!(joined(&drip(&both, &words, 60).await, 0), whole, "in the end all of it leaves");
 }
 
+/// One that keeps nothing back is ahead of one that does. Where that one halts, what the first has let go beyond it never leaves:
+/// the farewell stands behind what has left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_farewell_is_judged_behind_what_has_left() {
+    let mut words: Vec<String> = (10..50).map(|n| format!("word{n} ")).collect();
+    words[30] = "forbidden ".into();
+    let whole = words.concat();
+    let cut = whole.find("forbidden").unwrap() - 60;
+    let seam = format!("{}[halted", &whole[cut - 9..cut]);
+    let holds = watches("holds-at-seam", "hold = \"60\", halt = \"forbidden\"");
+    let ahead = watches("ahead-at-seam", &format!("seam = \"{seam}\""));
+    let told = drip(&format!("{holds}{ahead}"), &words, 60).await;
+    assert_eq!(joined(&told, 0), format!("{}{FAREWELL}", &whole[..cut]));
+    let gateway = Gateway::start("").await;
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    for name in ["holds-at-seam", "ahead-at-seam"] {
+        let halts =
+            format!("tidegate_plugin_verdicts_total{{plugin=\"{name}\",stage=\"stream-guard\",verdict=\"halt\"}} 1");
+        assert!(metrics.contains(&halts), "{halts} is not in\n{metrics}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn arguments_of_a_tool_call_are_held_until_a_verdict() {
     let mut request = ask("What is 12*12?");

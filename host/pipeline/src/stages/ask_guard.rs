@@ -154,6 +154,9 @@ impl Asking<'_> {
                 if let Some(withheld) = text.over_cap {
                     self.note_cap(stage, withheld);
                 }
+                if text.unjudged_bytes > 0 {
+                    stage.withholds_too_much(StageKind::StreamGuard);
+                }
                 Ok(released(stage, text))
             }
             // The sandbox has refused what cannot be followed, and the stage failed.

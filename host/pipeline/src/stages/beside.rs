@@ -78,6 +78,11 @@ impl Beside {
             if idx == by || known == last.len() {
                 continue;
             }
+            if known < place.ahead {
+                // What it let go beyond that leaves no more: it begins anew behind what does.
+                place.held = Withheld::by(stage);
+                place.held.text.comes_behind(&format!("{}{}", self.all.look_behind(), &last[..known]));
+            }
             place.held.text.replace(&last[known..]);
             let mut asked = place.ask(stage, asking).await?;
             findings.append(&mut asked.findings);

@@ -1,5 +1,6 @@
 //! A stream guard that changes nothing. Config: `{"hold": "30"}` bytes are kept back until the text ends, `{"halt":
-//! "word"}` ends the answer where the word comes, `{"trap": "word"}` traps there and `{"loop": "word"}` never answers; `{"say":
+//! "word"}` ends the answer where the word comes, `{"seam": "word"}` also where it stands in what has left and in
+//! what waits, `{"trap": "word"}` traps there and `{"loop": "word"}` never answers; `{"say":
 //! "word"}` is logged by `configure`. It looks at every channel, and says which one it halted.
 
 wit_bindgen::generate!({ path: "../../../wit", world: "stream-guard-plugin" });
@@ -40,7 +41,8 @@ impl Guest for Component {
                 std::hint::spin_loop();
             }
         }
-        let action = if comes("halt") { WindowAction::Halt(halting(&channel)) } else { WindowAction::Pass };
+        let is_at_seam = setting("seam").is_some_and(|word| text.contains(&word));
+        let action = if comes("halt") || is_at_seam { WindowAction::Halt(halting(&channel)) } else { WindowAction::Pass };
         let hold = setting("hold").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
         let through = if ending.is_some() { text.len() } else { text.len().saturating_sub(hold) };
         let safe_through = (text.floor_char_boundary(through) as u32).max(settled);
