@@ -92,7 +92,12 @@ impl Layout {
     /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay.
     pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         let mut index = self.index()?;
-        let mut signatures = self.signatures(&index, &artifact.digest())?;
+        let mut signatures = self.signatures(&index, &artifact.digest()).unwrap_or_else(|error| {
+            // What is damaged can be had again only by adding it, so it must not be in the way of that.
+            tracing::warn!("{}: passed over the signatures that are there: {error:#}", self.folder.display());
+            index.forget_signatures(&artifact.digest());
+            Vec::new()
+        });
         signature::add(&mut signatures, artifact.signatures.iter().cloned());
         self.put(artifact, &signatures, Some(tag), &mut index)?;
         self.write_index(&index)
@@ -156,10 +161,9 @@ impl Layout {
         for blob in signatures.iter().map(|one| &one.payload).chain([&config, &manifest]) {
             self.write_blob(blob)?;
         }
-        let tag = signature::tag(&artifact.digest());
         // Older ones are among the new.
-        index.manifests.retain(|one| one.annotations.get(TAG) != Some(&tag));
-        index.tag(Descriptor::of(MANIFEST_TYPE, &manifest), &tag);
+        index.forget_signatures(&artifact.digest());
+        index.tag(Descriptor::of(MANIFEST_TYPE, &manifest), &signature::tag(&artifact.digest()));
         Ok(())
     }
 
@@ -295,6 +299,11 @@ impl Index {
                 there()
             ),
         }
+    }
+
+    fn forget_signatures(&mut self, artifact: &Digest) {
+        let tag = signature::tag(artifact);
+        self.manifests.retain(|one| one.annotations.get(TAG) != Some(&tag));
     }
 
     /// Gives an artifact a tag. Whatever had it before stays without, as in a registry: others may have pinned it.

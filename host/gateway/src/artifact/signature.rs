@@ -20,7 +20,9 @@ const IMAGE_CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 /// Which key it was, for people; trust never rests on it.
 const KEY: &str = "dev.tidegate.key";
-/// More than one artifact has signers.
+/// The forms that are read: a signed text, and a bundle.
+const KINDS: [&str; 2] = [PAYLOAD_TYPE, bundle::TYPE];
+/// Of each form: more than one artifact has signers.
 pub(super) const MAX_SIGNATURES: usize = 32;
 /// What a layer may say of a signature beyond what is read: certificates and log entries are shorter. With more, the manifest of as
 /// many as there may be would be longer than one that is read.
@@ -185,46 +187,72 @@ fn is_same(one: &Descriptor, other: &Descriptor) -> bool {
         && one.annotations.get(SIGNATURE) == other.annotations.get(SIGNATURE)
 }
 
-/// The layers of a manifest of signatures that are worth fetching.
+/// The layers of a manifest of signatures that are worth fetching. Whoever may write beside an artifact shall not keep others
+/// from it: what is too much is passed over.
 pub fn layers(manifest: &[u8]) -> anyhow::Result<Vec<Descriptor>> {
     let manifest = Manifest::parse(manifest).context("the manifest of its signatures")?;
-    check_layers(&manifest.layers)?;
-    Ok(manifest.layers.into_iter().filter(is_read).collect())
+    let all: Vec<_> = manifest.layers.into_iter().filter(|layer| KINDS.contains(&&*layer.media_type)).collect();
+    let (mut taken, num_all) = (Vec::new(), all.len());
+    for layer in all {
+        if layer.size <= MAX_DOCUMENT_BYTES && num_of(&taken, &layer.media_type) < MAX_SIGNATURES {
+            taken.push(layer);
+        }
+    }
+    if taken.len() < num_all {
+        passed_over(num_all - taken.len());
+    }
+    Ok(taken)
 }
 
-fn is_read(layer: &Descriptor) -> bool {
-    [PAYLOAD_TYPE, bundle::TYPE].contains(&layer.media_type.as_str())
+fn num_of(layers: &[Descriptor], kind: &str) -> usize {
+    layers.iter().filter(|layer| layer.media_type == kind).count()
 }
 
-/// Nobody shall have to fetch more.
+fn passed_over(count: usize) {
+    tracing::warn!(
+        "passed over {count} signatures of an artifact: of each form, {MAX_SIGNATURES} of at most {MAX_DOCUMENT_BYTES} bytes \
+         are read"
+    );
+}
+
+/// Nobody shall have to pass over what is written.
 fn check_layers(layers: &[Descriptor]) -> anyhow::Result<()> {
-    let read: Vec<_> = layers.iter().filter(|layer| is_read(layer)).collect();
-    if read.len() > MAX_SIGNATURES || read.iter().any(|layer| layer.size > MAX_DOCUMENT_BYTES) {
+    let are_too_many = KINDS.iter().any(|kind| num_of(layers, kind) > MAX_SIGNATURES);
+    let mut read = layers.iter().filter(|layer| KINDS.contains(&&*layer.media_type));
+    if are_too_many || read.any(|layer| layer.size > MAX_DOCUMENT_BYTES) {
         bail!("it has more than {MAX_SIGNATURES} signatures, or one of more than {MAX_DOCUMENT_BYTES} bytes");
     }
     Ok(())
 }
 
-/// Signatures of layers and what was found under their digests.
+/// Signatures of layers and what was found under their digests. What is none is passed over.
 pub fn read(layers: &[Descriptor], payloads: Vec<Vec<u8>>) -> anyhow::Result<Vec<Signature>> {
-    let one = |(layer, payload): (&Descriptor, Vec<u8>)| {
+    let mut signatures = Vec::with_capacity(layers.len());
+    for (layer, payload) in layers.iter().zip(payloads) {
         layer.check(&payload).context("a signature")?;
-        Signature::read(layer, payload)
-    };
-    layers.iter().zip(payloads).map(one).collect()
+        match Signature::read(layer, payload) {
+            Ok(signature) => signatures.push(signature),
+            Err(error) => tracing::warn!("passed over a signature of an artifact, {}: {error:#}", layer.digest),
+        }
+    }
+    Ok(signatures)
 }
 
-/// Adds those that are not there, as many as there is room for.
+/// Adds those that are not there, as many as there is room for. Those of one form take no room of the other's.
 pub fn add(signatures: &mut Vec<Signature>, new: impl IntoIterator<Item = Signature>) {
+    let mut num_left_out = 0;
     for new in new {
         if signatures.iter().any(|one| is_same(&one.layer, &new.layer)) {
             continue;
         }
-        if signatures.len() == MAX_SIGNATURES {
-            tracing::warn!("passed over signatures of an artifact that has more than {MAX_SIGNATURES}");
-            return;
+        if signatures.iter().filter(|one| one.is_bundle() == new.is_bundle()).count() == MAX_SIGNATURES {
+            num_left_out += 1;
+        } else {
+            signatures.push(new);
         }
-        signatures.push(new);
+    }
+    if num_left_out > 0 {
+        passed_over(num_left_out);
     }
 }
 

@@ -142,11 +142,57 @@ fn more_signatures_than_are_kept_are_in_nobodys_way() {
     desk.push(&registry, ":1");
     let artifact = desk.artifact();
     let pem = std::fs::read_to_string(desk.path("key.pem")).unwrap();
-    let of_others = (0..32).map(|n| registry.keep(&artifact, &bundle(&pem, &format!("sha256:{n:064}"))));
+    let of_others = (0..33).map(|n| registry.keep(&artifact, &bundle(&pem, &format!("sha256:{n:064}"))));
     registry.list(&artifact, &of_others.collect::<Vec<_>>(), true);
     let said = desk.good(&format!("plugin pull {} --output taken", registry.reference(":1")));
-    assert!(said.contains("passed over signatures of an artifact that has more than 32"), "{said}");
+    assert!(said.contains("33 bundles; the first 32 are looked at"), "{said}");
     assert!(desk.good("plugin inspect taken").contains(&desk.key));
+}
+
+/// Nor is what is no signature, under the tag of signatures.
+#[test]
+fn what_lies_among_signatures_is_in_nobodys_way() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.trusting_another("theirs");
+    desk.push(&registry, ":1");
+    let (artifact, pem) = (desk.artifact(), std::fs::read_to_string(desk.path("theirs.pem")).unwrap());
+    desk.good(&format!("plugin sign {} --key theirs.pem", registry.reference(":1")));
+    let tag = format!("{}.sig", artifact.replace(':', "-"));
+    let good = registry.manifest(&tag);
+    let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
+    let junk = |count: usize, annotations: serde_json::Value| {
+        let mut layer = good["layers"][0].clone();
+        layer["annotations"] = annotations;
+        vec![layer; count]
+    };
+    let is_no_base64 = serde_json::json!({"dev.cosignproject.cosign/signature": "no base64!"});
+    let mut large = junk(1, is_no_base64.clone());
+    large[0]["size"] = (2 << 20).into();
+    for (layers, why) in [
+        (junk(1, serde_json::json!({})), "has no signature"),
+        (junk(3, is_no_base64.clone()), "is no base64"),
+        (large, "passed over 1 signatures"),
+    ] {
+        let mut manifest = good.clone();
+        manifest["layers"].as_array_mut().unwrap().splice(0..0, layers);
+        registry.put(&tag, &manifest);
+        let said = desk.good(&pull);
+        assert!(said.contains("passed over") && said.contains(why), "{why}: {said}");
+        assert!(desk.good("check tidegate.toml").contains("is good"), "{why}");
+    }
+    // However many there are, they take no room of bundles.
+    let mut manifest = good.clone();
+    manifest["layers"] = junk(40, is_no_base64).into();
+    registry.put(&tag, &manifest);
+    assert!(desk.good(&pull).contains("passed over 8 signatures"));
+    desk.refused("check tidegate.toml", &["is not signed"]);
+    let listed = registry.keep(&artifact, &bundle(&pem, &artifact));
+    registry.list(&artifact, &[listed], true);
+    desk.good(&pull);
+    assert!(desk.good("check tidegate.toml").contains("is good"));
+    registry.put(&tag, &serde_json::json!("no manifest"));
+    assert!(desk.good(&pull).contains("passed over the signatures of"));
+    assert!(desk.good("check tidegate.toml").contains("is good"));
 }
 
 /// As `cosign` 3.0 writes the list where the registry keeps none: the config's type in place of the artifact's, and nothing else.

@@ -312,6 +312,23 @@ fn what_was_signed_after_it_was_stored_is_fetched_with_its_signature() {
     registry.record();
     desk.good("plugin lock tidegate.toml");
     assert!(registry.record().is_empty());
+    // A signature that is damaged in the store is fetched anew, as the artifact would be.
+    let blobs = desk.path("tidegate-plugins/blobs/sha256");
+    for damage in ["gone", "changed"] {
+        let of_signatures = std::fs::read_dir(&blobs).unwrap().map(|file| file.unwrap().path());
+        let is_payload = |file: &std::path::PathBuf| {
+            std::fs::read(file).unwrap().windows(22).any(|part| part == b"docker-manifest-digest")
+        };
+        let payload = of_signatures.into_iter().find(is_payload).unwrap();
+        match damage {
+            "gone" => std::fs::remove_file(&payload).unwrap(),
+            _ => std::fs::write(&payload, b"docker-manifest-digest").unwrap(),
+        }
+        desk.refused("check tidegate.toml", &["tidegate plugin lock"]);
+        let said = desk.good("plugin lock tidegate.toml");
+        assert!(said.contains("passed over the signatures that are there"), "{damage}: {said}");
+        assert!(desk.good("check tidegate.toml").contains("is good"), "{damage}");
+    }
 }
 
 fn pem(certificate: &[u8]) -> String {
@@ -336,6 +353,13 @@ fn a_registry_with_tls_is_believed_by_its_certificate_only() {
     let reference = format!("oci://localhost:{}/plugins/mine:1", registry.addr.port());
     desk.good(&format!("plugin push {reference} --from mine.oci --ca ca.pem"));
     desk.good(&format!("plugin pull {reference} --ca ca.pem"));
+    // Who speaks TLS leads nobody to who does not, be it to this machine.
+    registry.fault(Some(Fault::Redirect("http://127.0.0.1:9/".into())));
+    desk.refused(
+        &format!("plugin pull {reference} --ca ca.pem"),
+        &["led to http://127.0.0.1:9, which is not encrypted"],
+    );
+    registry.fault(None);
     // This machine's own registries are spoken to plainly; this one does not understand that.
     desk.refused(&format!("plugin pull {reference}"), &["cannot take"]);
     std::fs::write(

@@ -21,6 +21,9 @@ impl Registry {
                 break;
             }
             let target = Target::location(&origin, header(&answer.headers, "location"))?;
+            if origin.starts_with("https://") && target.origin.starts_with("http://") {
+                bail!("{origin} led to {}, which is not encrypted; its own origin is", target.origin);
+            }
             answer = self.follow(&target).await.with_context(|| format!("{origin} led to {}", target.origin))?;
             origin = target.origin;
         }
