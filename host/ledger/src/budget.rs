@@ -257,6 +257,10 @@ impl Window {
 impl Account {
     fn allows(&mut self, holder: &Holder, reserved: u64, amount: u64, now_ms: u64) -> Result<(), Exceeded> {
         self.roll(now_ms);
+        // What needs nothing is in no budget's way, not even in that of one that is overdrawn.
+        if amount == 0 {
+            return Ok(());
+        }
         let ends = [("day", day_end_s(now_ms)), ("month", month_end_s(now_ms))];
         for ((window, limit), (name, resets_s)) in self.windows.iter_mut().zip(self.budget.limits()).zip(ends) {
             let Some(limit) = limit else { continue };

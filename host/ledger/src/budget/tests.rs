@@ -156,3 +156,23 @@ fn the_first_refusal_for_what_is_spent_is_told_of() {
     assert_eq!(refused(&mut budgets, 5), None);
     assert!(budgets.settle(&payer("t", "k"), 0, 3, NOON).is_empty(), "it was told of");
 }
+
+#[test]
+fn what_costs_nothing_is_allowed_by_a_budget_that_is_overdrawn() {
+    let mut budgets = Budgets::default();
+    let budget = Budget { daily: Some(100), monthly: None, soft_percent: 80 };
+    budgets.of_tenant("t", budget, Spent { day: 150, month: 150 }, NOON);
+    budgets.reserve(&payer("t", "k"), 0, NOON).unwrap();
+    assert_eq!(budgets.reserve(&payer("t", "k"), 1, NOON).unwrap_err().spent, 150);
+}
+
+/// The turn was paid for when it was set aside, and the limit came down behind it.
+#[test]
+fn a_further_turn_that_needs_no_more_goes_on_under_a_lower_limit() {
+    let mut before = budgets(100, 1000);
+    before.reserve(&payer("t", "k"), 60, NOON).unwrap();
+    let mut after = budgets(50, 1000);
+    after.go_on_from(before, NOON);
+    after.reserve(&payer("t", "k"), 0, NOON).unwrap();
+    assert!(after.reserve(&payer("t", "k"), 1, NOON).is_err());
+}
