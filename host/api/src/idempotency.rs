@@ -55,7 +55,7 @@ pub(crate) async fn once(route: &'static Route, mut exchange: Exchange) -> Resul
     let api = Arc::clone(&exchange.api);
     let (parts, body) = exchange.request.into_parts();
     let key = key(&parts.headers)?.to_owned();
-    let body = receive::any(&api, &exchange.caller, &parts.headers, body).await?;
+    let body = receive::any(&api, route.access, &exchange.caller, &parts.headers, body).await?;
     exchange.request = Request::from_parts(parts, Inbound::Whole(body.clone()));
     let asked = Asked { id: id(route, &exchange, &key), fingerprint: *blake3::hash(&body).as_bytes() };
     // Who logs out is no caller, and anyone may ask for that.

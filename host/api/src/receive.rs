@@ -2,6 +2,7 @@
 //! for the others.
 
 use crate::exchange::Inbound;
+use crate::routes::Access;
 use crate::server::Api;
 use bytes::{Bytes, BytesMut};
 use hyper::HeaderMap;
@@ -15,25 +16,44 @@ use std::task::Poll;
 use tidegate_fair::{Owner, Places};
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
+/// Bytes of a body that is sent without a credential. Where that is taken nothing reads it, but it is held while it comes.
+const MAX_OPEN_BYTES: usize = 1 << 10;
+
 /// The whole body of the caller's request whose headers are `headers`.
 pub(crate) async fn json(api: &Api, caller: &Caller, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
     is_json(headers)?;
-    any(api, caller, headers, body).await
+    read(api, caller, headers, body, api.limits.max_body_bytes).await
 }
 
-/// The same, whatever it is.
-pub(crate) async fn any(api: &Api, caller: &Caller, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
+/// The same, whatever it is, for a path of this access.
+pub(crate) async fn any(
+    api: &Api,
+    access: Access,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Inbound,
+) -> Result<Bytes, Reject> {
+    let most = if access.is_open() { MAX_OPEN_BYTES } else { usize::MAX };
+    read(api, caller, headers, body, most.min(api.limits.max_body_bytes)).await
+}
+
+async fn read(api: &Api, caller: &Caller, headers: &HeaderMap, body: Inbound, limit: usize) -> Result<Bytes, Reject> {
     let (mut body, activity) = match body {
         Inbound::Arriving(body, activity) => (body, activity),
         Inbound::Whole(bytes) => return Ok(bytes),
     };
-    let whole = arrived(api, caller, headers, &mut body).await?;
+    let whole = arrived(api, caller, headers, &mut body, limit).await?;
     activity.set_unread(false);
     Ok(whole)
 }
 
-async fn arrived(api: &Api, caller: &Caller, headers: &HeaderMap, body: &mut Incoming) -> Result<Bytes, Reject> {
-    let limit = api.limits.max_body_bytes;
+async fn arrived(
+    api: &Api,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: &mut Incoming,
+    limit: usize,
+) -> Result<Bytes, Reject> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
@@ -192,7 +212,7 @@ fn full() -> Reject {
 
 /// What is said of a body that is larger than any.
 pub(crate) fn too_large(limit: usize) -> Reject {
-    let message = format!("the request's body is larger than the {limit} bytes that this server takes");
+    let message = format!("the request's body is larger than the {limit} bytes that this server takes here");
     Reject::new(RejectKind::TooLarge, Fault::Client, message)
 }
 

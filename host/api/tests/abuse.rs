@@ -168,6 +168,29 @@ async fn bodies_together_are_bounded_and_who_sends_too_many_is_refused_alone() {
     assert_eq!(running.ask(of("many", 100)).await.status, 200, "what was held is given back");
 }
 
+/// Who logs out shows no credential that was checked, and its body says nothing.
+#[tokio::test]
+async fn without_a_credential_no_large_body_is_held() {
+    let key = ApiKey {
+        hash: format!("blake3:{}", blake3::hash(b"t")),
+        caller: Caller { tenant: TenantId::new("t"), ..Caller::local() },
+        endpoints: None,
+        expires: None,
+    };
+    let running = start(limits(), vec![key], None);
+    let ask = async |headers: &str, body: &str| {
+        let head = "POST /auth/logout HTTP/1.1\r\nhost: localhost\r\nidempotency-key: k\r\n";
+        running.ask(format!("{head}{headers}\r\n\r\n{body}")).await
+    };
+    // Nothing of it is waited for.
+    refused(&ask("content-length: 1025", "").await, 413, "request_too_large");
+    let chunk = format!("401\r\n{}\r\n", " ".repeat(0x401));
+    refused(&ask("transfer-encoding: chunked", &chunk).await, 413, "request_too_large");
+    // Nobody logs in here.
+    let small = ask("content-length: 1024", &" ".repeat(1024)).await;
+    assert_eq!(small.status, 404, "{small:?}");
+}
+
 #[tokio::test]
 async fn slow_headers_and_slow_bodies_are_cut() {
     let short = Duration::from_secs(3);
