@@ -211,6 +211,7 @@ impl KeyDesk {
             settings.insert("project".into(), id.as_str().into());
         }
         let budget = key.budget.map(|budget| budget.to_budget(&format!("key `{}`", key.name))).transpose();
+        bounds::check_names(by, settings, settings, &whole)?;
         key.check(&whole).and(budget.map(|_| ())).map_err(|error| invalid(format!("{error:#}")))?;
         if taken
             .config

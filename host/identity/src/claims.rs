@@ -45,6 +45,20 @@ pub enum Tenants {
     },
 }
 
+impl Tenants {
+    /// Whether a token may be of that one.
+    pub fn has(&self, name: &str) -> bool {
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => name == pattern,
+        };
+        match self {
+            Self::One(tenant) => tenant.as_str() == name,
+            Self::Claimed { allowed, .. } => allowed.iter().any(fits),
+        }
+    }
+}
+
 /// What a token says of its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimed {
@@ -147,20 +161,16 @@ fn check_audience(audience: &[String], claims: &Claims) -> Result<(), TokenError
 }
 
 fn tenant(trust: &Trust, claims: &Claims) -> Result<TenantId, TokenError> {
-    let (claim, allowed) = match &trust.tenants {
+    let claim = match &trust.tenants {
         Tenants::One(tenant) => return Ok(tenant.clone()),
-        Tenants::Claimed { claim, allowed } => (claim, allowed),
+        Tenants::Claimed { claim, .. } => claim,
     };
     let name = text(claim, claims)?;
     let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if name.len() > MAX_TENANT_BYTES || !name.bytes().all(sane) {
         return Err(TokenError::claim(claim, "must be 1 to 64 of A-Z, a-z, 0-9, `-`, `_` and `.`"));
     }
-    let fits = |pattern: &String| match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == pattern,
-    };
-    match allowed.iter().any(fits) {
+    match trust.tenants.has(name) {
         true => Ok(TenantId::new(name)),
         false => Err(TokenError::claim(claim, "names a tenant that this issuer may not speak for")),
     }

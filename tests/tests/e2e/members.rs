@@ -88,11 +88,15 @@ impl Scene {
 
     /// A project that was made while the server runs; the same each time.
     async fn made(&self) -> String {
-        let all = self.get("owner", "", PROJECTS).await.json();
+        self.made_by("owner").await
+    }
+
+    async fn made_by(&self, owner: &str) -> String {
+        let all = self.get(owner, "", PROJECTS).await.json();
         let known = all["data"].as_array().unwrap().iter().find(|project| project["name"] == "Made").cloned();
         let made = match known {
             Some(made) => made,
-            None => self.post("owner", "", PROJECTS, json!({"name": "Made"})).await.json(),
+            None => self.post(owner, "", PROJECTS, json!({"name": "Made"})).await.json(),
         };
         made["id"].as_str().unwrap().to_owned()
     }
@@ -267,6 +271,11 @@ async fn nobody_gives_or_takes_a_role_in_a_project_that_is_not_theirs_to_give() 
         // Issuers may be other tenants'; the config's check alone lists them.
         assert!(word == "control" || !message.contains("corp"), "{body}: {message}");
     }
+    // Of an issuer of others nobody could come.
+    let (evil, user) =
+        (format!("{PROJECTS}/{}/users", scene.made_by("eve").await), json!({"user_id": "corp/x", "role": "member"}));
+    let refused = scene.post("eve", "", &evil, user).await;
+    assert!(refused.error().0.contains("`corp` that is not known here"), "{:?}", refused.error());
     let around = scene.post("owner", "", &format!("{PROJECTS}/{made}"), json!({"members": {"corp/x": "owner"}})).await;
     assert_eq!((around.status, around.error().1), (400, json!("members")));
 }

@@ -156,7 +156,8 @@ async fn case(pattern: &str, server: &Server) -> Case {
         }
         "/v1/organization/projects" => Case::new(pattern, &json!({"name": "One"}), &json!({"name": "Two"})),
         _ if pattern.starts_with("/v1/organization/projects/{}") => {
-            let body = json!({"name": "Some"});
+            // Of the tenant that ann could come from.
+            let body = json!({"name": "Some", "tenant": "acme"});
             let made = Case::new("/v1/organization/projects", &body, &body).plain(gateway).await;
             let path = pattern.replacen("{}", &text(&made.json()["id"]), 1);
             let person = |role: &str| json!({"user_id": "corp/ann", "role": role});

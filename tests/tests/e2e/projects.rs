@@ -28,6 +28,7 @@ fn config(folder: &Path, more: &str) -> String {
         key("owner", "tenant = \"acme\"\nrole = \"owner\""),
         key("service", "tenant = \"acme\""),
         key("eve", "tenant = \"evil\"\nrole = \"owner\""),
+        key("narrow", "tenant = \"acme\"\nrole = \"owner\"\nmodels = [\"tidegate-starter\"]\nplugins = []"),
     ];
     format!(
         "{}[[models]]\nname = \"tidegate-starter\"\npath = \"bundled\"\nprice = {{ input = 1.0, output = 2.0 }}\n\
@@ -220,6 +221,34 @@ async fn projects_are_their_tenants_and_what_makes_none_is_refused_by_name() {
     for query in ["?limit=0", "?limit=101", "?include_archived=1", "?after=proj_none", "?what=1"] {
         assert!([400, 404].contains(&get(&gateway, "owner", &format!("{PROJECTS}{query}")).await.status), "{query}");
     }
+}
+
+/// A model or a plugin that an owner may not use looks as one that does not exist, also where a project would name it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_learns_of_no_model_and_plugin_beyond_the_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let more = "[[pipeline.stage]]\nplugin = \"calculator\"\n";
+    let gateway = Gateway::start(&config(folder.path(), more)).await;
+    let ours = project(&gateway, "owner", json!({"name": "Ours", "models": ["tidegate-starter", "other"]})).await;
+    let path = format!("{PROJECTS}/{ours}");
+    for (field, hidden) in [("models", "other"), ("plugins", "calculator")] {
+        for path in [PROJECTS, &*path] {
+            let refused = async |by: &str, name: &str| {
+                let answer = post(&gateway, by, path, json!({"name": "x", field: [name]})).await;
+                let (message, param, code) = answer.error();
+                assert_eq!((answer.status, param, code), (400, json!(field), json!("invalid_value")), "{by} {name}");
+                message.replace(name, "NAME")
+            };
+            assert_eq!(refused("narrow", hidden).await, refused("narrow", "no-such").await, "{path} {field}");
+            assert!(!refused("narrow", "no-such").await.contains(hidden), "{path} {field}");
+            assert!(!refused("owner", "no-such").await.contains(hidden), "{path} {field}");
+        }
+    }
+    // What others gave the project may stay.
+    assert_eq!(post(&gateway, "narrow", &path, json!({"name": "New"})).await.status, 200);
+    assert_eq!(post(&gateway, "narrow", &path, json!({"models": ["tidegate-starter"]})).await.status, 200);
+    let listed = post(&gateway, "root", &path, json!({"models": ["no-such"]})).await;
+    assert!(listed.error().0.contains("there are: tidegate-starter, other"), "{:?}", listed.error());
 }
 
 #[tokio::test(flavor = "multi_thread")]

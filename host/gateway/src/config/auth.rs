@@ -224,7 +224,13 @@ impl IssuerConfig {
         Ok(trust)
     }
 
-    fn of_tenants(&self) -> anyhow::Result<Tenants> {
+    /// Whether its tokens may be of that tenant.
+    pub(crate) fn speaks_for(&self, tenant: &str) -> bool {
+        self.of_tenants().is_ok_and(|tenants| tenants.has(tenant))
+    }
+
+    /// Whose data its tokens reach.
+    pub(crate) fn of_tenants(&self) -> anyhow::Result<Tenants> {
         match (&self.tenant, &self.claims.tenant) {
             (Some(tenant), None) if self.tenants.is_empty() => Ok(Tenants::One(TenantId::new(tenant.as_str()))),
             (None, Some(claim)) => Ok(Tenants::Claimed { claim: claim.clone(), allowed: self.tenants.clone() }),

@@ -1,6 +1,6 @@
 //! `[tenants.NAME.projects.NAME]`: parts of a tenant with limits, a budget and objects of their own.
 
-use super::{BudgetConfig, Config, keys, quota};
+use super::{BudgetConfig, Config, IssuerConfig, keys, quota};
 use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -34,8 +34,11 @@ pub(crate) fn member_id(issuer: &str, user: &str) -> String {
 /// Bytes of a member's name: of an issuer's name in the config, and of a user's.
 const MAX_MEMBER: usize = 384;
 
-/// Refuses who could never be met. A tenant's people read what it says.
-pub(crate) fn check_member(member: &str, config: &Config) -> anyhow::Result<()> {
+/// Refuses who could never be met, as nobody of these issuers. A tenant's people read what it says.
+pub(crate) fn check_member<'a>(
+    member: &str,
+    mut issuers: impl Iterator<Item = &'a IssuerConfig>,
+) -> anyhow::Result<()> {
     let Some((issuer, user)) = member.split_once('/').filter(|(_, user)| !user.is_empty()) else {
         bail!(
             "the member {member:?} must be an issuer's name in the config, a slash, and the user as its tokens have it"
@@ -44,7 +47,7 @@ pub(crate) fn check_member(member: &str, config: &Config) -> anyhow::Result<()> 
     if member.len() > MAX_MEMBER || user.chars().any(char::is_control) {
         bail!("the member {member:?} must have at most {MAX_MEMBER} bytes and no control characters");
     }
-    if !config.auth.issuer.iter().any(|known| known.name == issuer) {
+    if !issuers.any(|known| known.name == issuer) {
         bail!("the member {member:?} is of an issuer `{issuer}` that is not known here");
     }
     Ok(())
@@ -99,7 +102,7 @@ impl Config {
         }
         for project in self.tenants.values().flat_map(|of| of.projects.values()) {
             for member in project.members.keys() {
-                check_member(member, self)
+                check_member(member, self.auth.issuer.iter())
                     .map_err(|why| anyhow!("{why}; the issuers in [auth] are: {}", known_issuers(self)))?;
             }
         }

@@ -1,13 +1,13 @@
 //! What somebody may do with keys who does not administer the server: with those within reach only, of the own tenant or of
 //! the own project, and never so that a key could do what its maker may not. Others' keys are as if they were not there.
 
-use super::unknown;
-use crate::config::{KeyConfig, project_id};
+use super::{invalid, unknown};
+use crate::config::{Config, KeyConfig, project_id};
 use serde_json::{Map, Value};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_api::Group;
 use tidegate_store::KeptKey;
-use tidegate_types::{Act, Caller, CallerRole, Fault, Reach, Reject, RejectKind};
+use tidegate_types::{Act, Caller, CallerRole, Fault, ROUTED_MODEL, Reach, Reject, RejectKind};
 
 /// Whether a key is there for `by`.
 pub(super) fn sees(by: &Caller, key: &KeptKey) -> bool {
@@ -67,6 +67,31 @@ pub(super) fn check_reach(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
     }
     if key.class < by.class || key.weight > by.weight {
         return Err(too_much("class", "its `class` and `weight` must not come before your own"));
+    }
+    Ok(())
+}
+
+/// Refuses models and plugins that are not there for `by`: those that nobody has, and of what `by` has `said` here those of
+/// others, which look the same. The config's own check would list all that there are.
+pub(super) fn check_names(
+    by: &Caller,
+    settings: &Map<String, Value>,
+    said: &Map<String, Value>,
+    config: &Config,
+) -> Result<(), Reject> {
+    if by.admin {
+        return Ok(());
+    }
+    let models = config.model_names().into_iter().chain([ROUTED_MODEL]).collect();
+    let pipeline = config.pipeline();
+    let plugins = pipeline.iter().flat_map(|pipeline| &pipeline.stage).map(|stage| stage.plugin.as_str()).collect();
+    let all: [(_, _, Vec<&str>); 2] = [("models", &by.scope.models, models), ("plugins", &by.scope.plugins, plugins)];
+    for (field, allowed, known) in all {
+        let own = allowed.as_ref().filter(|_| said.contains_key(field));
+        let mut names = settings.get(field).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        if let Some(name) = names.find(|name| !known.contains(name) || own.is_some_and(|own| !own.contains(*name))) {
+            return Err(invalid(format!("`{field}` has `{name}`, and there is none of that name for you")).at(field));
+        }
     }
     Ok(())
 }

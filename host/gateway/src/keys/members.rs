@@ -68,10 +68,13 @@ impl KeyDesk {
         books: &Books,
     ) -> Result<Value, Reject> {
         // A project that is not there for `by` says so before the body is looked into.
-        self.find(id, by).await?;
+        let tenant = self.find(id, by).await?.tenant;
         let wanted = Wanted::read(change)?;
         if wanted.role.is_some() {
-            check_member(&wanted.user, &self.lock().config).map_err(|why| invalid(format!("{why:#}")).at("user_id"))?;
+            // Of another tenant's issuer nobody could come, and it is as one that is not there.
+            let taken = self.lock();
+            let issuers = taken.config.auth.issuer.iter().filter(|issuer| issuer.speaks_for(&tenant));
+            check_member(&wanted.user, issuers).map_err(|why| invalid(format!("{why:#}")).at("user_id"))?;
         }
         for _ in 0..TRIES {
             let mut project = self.to_change(id, by).await?;

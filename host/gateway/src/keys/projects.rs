@@ -1,7 +1,7 @@
 //! Projects that are made while the server runs (`/v1/organization/projects`), beside those of its config, in the form of
 //! OpenAI's with what else they have here. The store keeps them; gateways of one store have the same ones.
 
-use super::{KeyDesk, Taken, has_ended, invalid, last_administrator, parsed};
+use super::{KeyDesk, Taken, bounds, has_ended, invalid, last_administrator, parsed};
 use crate::books::Books;
 use crate::config::{Config, KeyConfig, ProjectConfig, check_tenant, project_id};
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ const MOST: u32 = 1000;
 /// A project as `by` sees it.
 pub(super) struct Seen {
     pub(super) id: String,
-    tenant: String,
+    pub(super) tenant: String,
     pub(super) settings: Map<String, Value>,
     created_ms: u64,
     /// Who made it; `None` for one of the config.
@@ -66,7 +66,7 @@ impl KeyDesk {
             }
             Some(_) => return Err(invalid("`tenant` must be the name of a tenant".into()).at("tenant")),
         };
-        self.check_project(&settings)?;
+        self.check_project(&settings, &settings, by)?;
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
         let project = KeptProject {
@@ -97,13 +97,13 @@ impl KeyDesk {
         no_members(&changes)?;
         let mut project = self.to_change(id, by).await?;
         let before = Value::Object(project.settings.clone()).to_string();
-        for (field, value) in changes {
+        for (field, value) in &changes {
             match value {
-                Value::Null => drop(project.settings.remove(&field)),
-                value => drop(project.settings.insert(field, value)),
+                Value::Null => drop(project.settings.remove(field)),
+                value => drop(project.settings.insert(field.clone(), value.clone())),
             }
         }
-        self.check_project(&project.settings)?;
+        self.check_project(&project.settings, &changes, by)?;
         let after = Value::Object(project.settings.clone()).to_string();
         if !self.projects.update(id, &before, &after).await.map_err(store_failed)? {
             let message = "somebody else has changed or archived the project meanwhile; look at it and try again";
@@ -153,14 +153,22 @@ impl KeyDesk {
         Ok(all)
     }
 
-    fn check_project(&self, settings: &Map<String, Value>) -> Result<(), Reject> {
+    /// Checks the settings as those of a project of the config, of which `by` has `said` these.
+    fn check_project(
+        &self,
+        settings: &Map<String, Value>,
+        said: &Map<String, Value>,
+        by: &Caller,
+    ) -> Result<(), Reject> {
         let parsed: ProjectConfig =
             serde_json::from_value(Value::Object(settings.clone())).map_err(|error| invalid(error.to_string()))?;
         if parsed.name.is_none() {
             return Err(invalid("`name` is required: what people call the project".into()).at("name"));
         }
         let budget = parsed.budget.map(|budget| budget.to_budget("the project")).transpose();
-        parsed.check(&self.lock().config).and(budget.map(drop)).map_err(|error| invalid(format!("{error:#}")))
+        let taken = self.lock();
+        bounds::check_names(by, settings, said, &taken.config)?;
+        parsed.check(&taken.config).and(budget.map(drop)).map_err(|error| invalid(format!("{error:#}")))
     }
 }
 

@@ -155,9 +155,9 @@ async fn projects(contract: &mut Contract<'_>) {
     let full = json!({"name": "Web", "tenant": "acme", "limits": {"concurrency": 2}, "budget": {"monthly": 1.5},
         "models": ["tidegate-starter"], "plugins": [], "zero_retention": true});
     contract.good(Ask::post(all, &[], full)).await;
-    let made = contract.good(Ask::post(all, &[], json!({"name": "Plain"}))).await.json();
+    let made = contract.good(Ask::post(all, &[], json!({"name": "Plain", "tenant": "acme"}))).await.json();
     let id = made["id"].as_str().unwrap();
-    contract.good(Ask::post("/admin/keys", &[], json!({"name": "root.web", "tenant": "root", "project": id}))).await;
+    contract.good(Ask::post("/admin/keys", &[], json!({"name": "acme.web", "tenant": "acme", "project": id}))).await;
     contract.good(Ask::get(all, &[]).query("limit=1")).await;
     contract.good(Ask::get(one, &[id])).await;
     contract.good(Ask::post(one, &[id], json!({"name": "Plainer", "models": null}))).await;
