@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tidegate::config::Config;
 use tidegate_tests::issuer::{CLIENT, Provider, SECRET, Signer, encoded, now_s};
 use tidegate_tests::stand_in::{Said, StandIn};
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
@@ -15,15 +16,19 @@ async fn start(provider: &Provider, folder: &tempfile::TempDir, secret: Option<&
 }
 
 async fn start_with(provider: &Provider, folder: &tempfile::TempDir, secret: Option<&str>, more: &str) -> Gateway {
+    Gateway::start_with(config(provider, folder, secret, more)).await
+}
+
+fn config(provider: &Provider, folder: &tempfile::TempDir, secret: Option<&str>, more: &str) -> Config {
     let key = |name: &str| {
         let hash = blake3::hash(name.as_bytes());
         format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\n")
     };
     let store = format!("[store]\npath = {:?}\n", folder.path().display().to_string());
     let text = format!("{}{}{store}{}[pipeline]\n", key("acme"), key("other"), provider.login()) + more;
-    let mut config = tidegate::config::Config::parse(&text).unwrap();
+    let mut config = Config::parse(&text).unwrap();
     config.auth.login.as_mut().unwrap().client_secret = secret.map(str::to_owned);
-    Gateway::start_with(config).await
+    config
 }
 
 /// A browser, as far as this server sees it.
@@ -250,6 +255,27 @@ async fn a_login_gives_a_new_cookie_and_ends_the_one_before() {
     let again = start(&provider, &folder, Some(SECRET)).await;
     let mut browser = Browser { gateway: &again, cookies };
     assert_eq!(browser.get("/v1/models").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_is_over_when_its_issuer_may_not_speak_for_its_tenant_any_more() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let gateway = start(&provider, &folder, None).await;
+    let mut browser = Browser::new(&gateway);
+    browser.log_in(&provider, "ann", json!({})).await;
+    let cookies = browser.cookies.clone();
+    gateway.running.stop(Duration::from_secs(5)).await;
+    for (tenants, status) in [("ac*", 200), ("other", 401)] {
+        let mut config = config(&provider, &folder, None, "");
+        let issuer = &mut config.auth.issuer[0];
+        (issuer.tenant, issuer.claims.tenant, issuer.tenants) = (None, Some("org".into()), vec![tenants.into()]);
+        let again = Gateway::start_with(config).await;
+        let mut browser = Browser { gateway: &again, cookies: cookies.clone() };
+        let answer = browser.get("/v1/models").await;
+        assert_eq!(answer.status, status, "{tenants}");
+        assert!(status == 200 || answer.error().2 == json!("session_over"), "{tenants}: {:?}", answer.body);
+        again.running.stop(Duration::from_secs(5)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,6 +21,7 @@ pub(super) struct TokenTerms {
 
 struct IssuerTerms {
     config: IssuerConfig,
+    speaks_for: tidegate_identity::Tenants,
     endpoints: Option<Vec<Group>>,
     models: Option<Names>,
     plugins: Option<Names>,
@@ -37,7 +38,8 @@ impl TokenTerms {
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
         let terms = |issuer: &IssuerConfig| {
             let (models, plugins) = (set(issuer.models.as_ref()), set(issuer.plugins.as_ref()));
-            anyhow::Ok(IssuerTerms { config: issuer.clone(), endpoints: issuer.groups()?, models, plugins })
+            let (endpoints, speaks_for) = (issuer.groups()?, issuer.of_tenants()?);
+            anyhow::Ok(IssuerTerms { config: issuer.clone(), speaks_for, endpoints, models, plugins })
         };
         let issuers = config.auth.issuer.iter().map(terms).collect::<anyhow::Result<_>>()?;
         Ok(Self { issuers, tenants: config.tenants.clone() })
@@ -50,6 +52,11 @@ impl TokenTerms {
         let terms = terms.ok_or_else(|| Reject::new(RejectKind::Unauthenticated, Fault::Client, message))?;
         if terms.config.claims.project.is_some() && claimed.projects.is_none() {
             let message = "this login is from before logins said their project; log in again at /auth/login";
+            return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("session_over"));
+        }
+        // The tenant was checked when the login was made.
+        if !terms.speaks_for.has(claimed.tenant.as_str()) {
+            let message = "the issuer of this login may not speak for its tenant any more; log in again at /auth/login";
             return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("session_over"));
         }
         if check_tenant(claimed.tenant.as_str()).is_err() {
