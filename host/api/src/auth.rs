@@ -8,7 +8,7 @@ use crate::credential::{self, unauthenticated};
 use crate::error::ApiError;
 use crate::grant::{CertificateGrant, Grant, GrantTokens, agreed, choose_project, no_project};
 use crate::local;
-use crate::pages;
+use crate::pages::{self, Transport};
 use crate::routes::{Group, Route};
 use crate::session::{self, People, SESSION_COOKIE, Session};
 use arc_swap::ArcSwap;
@@ -62,6 +62,7 @@ pub(crate) struct Shown<'a> {
     /// The name that it was sent to.
     pub(crate) host: &'a str,
     pub(crate) peer: SocketAddr,
+    pub(crate) transport: Transport,
     pub(crate) certificate: Option<&'a Certificate>,
 }
 
@@ -292,7 +293,14 @@ mod tests {
     /// The same, and whether the key alone decides it.
     async fn ask_with(auth: &Auth, route: &Route, headers: &HeaderMap) -> (Result<Arc<Caller>, Reject>, bool) {
         let peer = "127.0.0.1:9".parse().unwrap();
-        let shown = Shown { method: &route.method, headers, host: "localhost", peer, certificate: None };
+        let shown = Shown {
+            method: &route.method,
+            headers,
+            host: "localhost",
+            peer,
+            transport: Transport::Plain,
+            certificate: None,
+        };
         let caller = auth.caller(route, &shown).await;
         let by_key = auth.by_key(route, &shown);
         if let Some(by_key) = &by_key {

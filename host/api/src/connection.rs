@@ -5,6 +5,7 @@ use crate::check::MAX_HEAD_BYTES;
 use crate::dispatch::Dispatch;
 use crate::lanes::Spread;
 use crate::last_words::LastWords;
+use crate::pages::Transport;
 use crate::routes::Door;
 use crate::server::Api;
 use crate::socket::Socket;
@@ -44,6 +45,7 @@ pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Op
         activity: Arc::default(),
         cutting: api.phase.cutting.child_token(),
         peer,
+        transport: if tls.is_some() { Transport::Tls } else { Transport::Plain },
         certificate: None,
         door,
     };

@@ -9,6 +9,7 @@ use crate::error;
 use crate::exchange::{Exchange, Inbound};
 use crate::idempotency;
 use crate::ids;
+use crate::pages::Transport;
 use crate::record::Record;
 use crate::routes::{Door, Found, Route, find};
 use crate::server::Api;
@@ -37,6 +38,7 @@ pub(crate) struct Dispatch {
     /// Ends running answers. The connection's own, since each look takes its lock.
     pub(crate) cutting: CancellationToken,
     pub(crate) peer: SocketAddr,
+    pub(crate) transport: Transport,
     /// What the client showed of itself by TLS.
     pub(crate) certificate: Option<Arc<Certificate>>,
     pub(crate) door: Door,
@@ -139,6 +141,7 @@ impl Dispatch {
             headers,
             host: &host,
             peer: self.peer,
+            transport: self.transport,
             certificate: self.certificate.as_deref(),
         };
         self.api.auth.caller(route, &shown).await

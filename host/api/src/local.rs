@@ -43,6 +43,7 @@ fn is_local_name(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::Transport;
     use hyper::Method;
     use hyper::header::HeaderMap;
 
@@ -50,7 +51,7 @@ mod tests {
     fn without_keys_only_this_machine_is_served_and_only_by_its_own_names() {
         let shows = |host: &str, peer: &str, headers: &HeaderMap| {
             let (method, peer) = (&Method::GET, peer.parse().unwrap());
-            check(&Shown { method, headers, host, peer, certificate: None }).is_ok()
+            check(&Shown { method, headers, host, peer, transport: Transport::Plain, certificate: None }).is_ok()
         };
         let allowed = |host: &str, peer: &str| shows(host, peer, &HeaderMap::new());
         for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "[::1]:8080", "[::1]", "a.localhost"] {

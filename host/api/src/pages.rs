@@ -7,6 +7,15 @@ use crate::auth::Shown;
 use hyper::header::ORIGIN;
 use tidegate_types::{Fault, Reject, RejectKind};
 
+/// How a request came to this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Without TLS; a proxy may have ended that, so that the page may be of either scheme.
+    Plain,
+    /// By TLS of this server, whose pages are of `https` alone: one of `http` may be anybody's on the way.
+    Tls,
+}
+
 /// Refuses what would change something and comes from a page that is not of this server.
 pub(crate) fn check(shown: &Shown<'_>) -> Result<(), Reject> {
     if shown.method.is_safe() || !is_foreign(shown) {
@@ -20,7 +29,7 @@ pub(crate) fn check(shown: &Shown<'_>) -> Result<(), Reject> {
 fn is_foreign(shown: &Shown<'_>) -> bool {
     let mut origins = shown.headers.get_all(ORIGIN).iter().peekable();
     if origins.peek().is_some() {
-        return !origins.all(|origin| is_own(origin.as_bytes(), shown.host));
+        return !origins.all(|origin| is_own(origin.as_bytes(), shown));
     }
     // Browsers that name no origin say so in another way.
     let mut sites = shown.headers.get_all("sec-fetch-site").iter();
@@ -28,9 +37,12 @@ fn is_foreign(shown: &Shown<'_>) -> bool {
 }
 
 /// Whether a page of that origin is of the host that the request was sent to.
-fn is_own(origin: &[u8], host: &str) -> bool {
-    let name = [&b"https://"[..], b"http://"].iter().find_map(|scheme| origin.strip_prefix(*scheme));
-    name.is_some_and(|name| name.eq_ignore_ascii_case(host.as_bytes()))
+fn is_own(origin: &[u8], shown: &Shown<'_>) -> bool {
+    let name = match (origin.strip_prefix(b"https://"), shown.transport) {
+        (None, Transport::Plain) => origin.strip_prefix(b"http://"),
+        (name, _) => name,
+    };
+    name.is_some_and(|name| name.eq_ignore_ascii_case(shown.host.as_bytes()))
 }
 
 #[cfg(test)]
@@ -39,13 +51,26 @@ mod tests {
     use hyper::Method;
     use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
-    fn refused(method: Method, host: &str, headers: &[(&'static str, &'static str)]) -> bool {
+    fn refused(method: Method, transport: Transport, host: &str, headers: &[(&'static str, &'static str)]) -> bool {
         let pair = |(name, value): &(&'static str, &'static str)| {
             (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
         let headers: HeaderMap = headers.iter().map(pair).collect();
         let peer = "127.0.0.1:9".parse().unwrap();
-        check(&Shown { method: &method, headers: &headers, host, peer, certificate: None }).is_err()
+        check(&Shown { method: &method, headers: &headers, host, peer, transport, certificate: None }).is_err()
+    }
+
+    #[test]
+    fn over_tls_a_page_without_it_is_another_sites() {
+        for (origin, transport, expected) in [
+            ("http://gw.example", Transport::Tls, true),
+            ("https://gw.example", Transport::Tls, false),
+            ("http://gw.example", Transport::Plain, false),
+            ("https://gw.example", Transport::Plain, false),
+        ] {
+            let refused = refused(Method::POST, transport, "gw.example", &[("origin", origin)]);
+            assert_eq!(refused, expected, "{origin} by {transport:?}");
+        }
     }
 
     #[test]
@@ -60,8 +85,9 @@ mod tests {
             ("gw.example", &[("sec-fetch-site", "cross-site")]),
             ("gw.example", &[("sec-fetch-site", "same-site")]),
         ] {
-            assert!(refused(Method::POST, host, headers) && refused(Method::DELETE, host, headers), "{headers:?}");
-            assert!(!refused(Method::GET, host, headers), "{headers:?}");
+            let refused = |method| refused(method, Transport::Plain, host, headers);
+            assert!(refused(Method::POST) && refused(Method::DELETE), "{headers:?}");
+            assert!(!refused(Method::GET), "{headers:?}");
         }
         for (host, headers) in [
             ("localhost:8080", &[][..]),
@@ -70,7 +96,7 @@ mod tests {
             ("gw.example", &[("sec-fetch-site", "same-origin")]),
             ("gw.example", &[("sec-fetch-site", "none")]),
         ] {
-            assert!(!refused(Method::POST, host, headers), "{headers:?}");
+            assert!(!refused(Method::POST, Transport::Plain, host, headers), "{headers:?}");
         }
     }
 }

@@ -204,6 +204,7 @@ async fn by_a_certificate_another_sites_page_changes_nothing() {
     for (name, value, key, status) in [
         ("origin", "https://evil.example", None, 403),
         ("sec-fetch-site", "cross-site", None, 403),
+        ("origin", "http://localhost", None, 403),
         ("origin", "https://localhost", None, 404),
         ("x-program", "says nothing of a page", None, 404),
         // No browser sends a key by itself.
