@@ -3,13 +3,15 @@
 //! (`keys/projects.rs`).
 
 mod bounds;
+mod kept;
 mod members;
 mod projects;
 
 use crate::books::Books;
 use crate::callers;
-use crate::config::{Config, Expiry, KeyConfig, check_tenant};
+use crate::config::{Config, KeyConfig, check_tenant};
 use crate::key::secret;
+use kept::{entry, has_ended, parsed, shown};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -131,9 +133,10 @@ impl KeyDesk {
         bounds::check_reach(by, &entry)?;
         bounds::check_end(self.end_for(by), &entry)?;
         self.check_usable(&entry)?;
+        let of = newest.hash.clone();
         let kept = KeptKey { hash, created_ms: now, created_by: by.name(), ..newest };
         let end = now.saturating_add(grace_s.saturating_mul(1000));
-        if !self.keys.rotate(&kept, end).await.map_err(store_failed)? {
+        if !self.keys.rotate(&kept, &of, end).await.map_err(store_failed)? {
             return Err(unknown(name));
         }
         self.show(&kept, &secret, books).await
@@ -174,8 +177,8 @@ impl KeyDesk {
     }
 
     async fn newest(&self, name: &str) -> Result<KeptKey, Reject> {
-        let kept = self.keys.all().await.map_err(store_failed)?;
-        kept.into_iter().find(|key| key.name == name && key.revoked_ms.is_none()).ok_or_else(|| unknown(name))
+        let all = self.keys.all().await.map_err(store_failed)?;
+        kept::newest(all, name).ok_or_else(|| unknown(name))
     }
 
     async fn show(&self, kept: &KeptKey, secret: &str, books: &Books) -> Result<Value, Reject> {
@@ -294,52 +297,6 @@ pub(crate) async fn watch(desk: Arc<KeyDesk>, books: Arc<Books>) {
         }
         fails = looked.is_err();
     }
-}
-
-fn has_ended(key: &KeyConfig) -> bool {
-    key.expires.is_some_and(|end| end.0 <= SystemTime::now())
-}
-
-fn parsed(key: &KeptKey) -> anyhow::Result<KeyConfig> {
-    let mut parsed = entry(&serde_json::from_str(&key.settings)?, &key.hash)?;
-    parsed.expires = key.expires_ms.map(|ms| Expiry(UNIX_EPOCH + Duration::from_millis(ms)));
-    // A newer program may know of more. What callers and budgets are made of must not fail for all because of one.
-    parsed.groups()?;
-    parsed.budget.map(|budget| budget.to_budget(&parsed.name)).transpose()?;
-    Ok(parsed)
-}
-
-fn entry(settings: &Map<String, Value>, hash: &str) -> anyhow::Result<KeyConfig> {
-    let mut settings = settings.clone();
-    settings.insert("hash".into(), hash.into());
-    Ok(serde_json::from_value(Value::Object(settings))?)
-}
-
-fn shown(key: &KeptKey) -> Value {
-    let mut shown = json!({
-        "object": "api_key", "name": key.name, "tenant": key.tenant, "created_at": key.created_ms / 1000,
-        "created_by": key.created_by, "expires_at": key.expires_ms.map(|ms| ms / 1000),
-        "revoked_at": key.revoked_ms.map(|ms| ms / 1000),
-    });
-    let settings: Value = serde_json::from_str(&key.settings).unwrap_or_default();
-    for field in [
-        "project",
-        "class",
-        "weight",
-        "admin",
-        "role",
-        "project_role",
-        "models",
-        "plugins",
-        "endpoints",
-        "limits",
-        "budget",
-    ] {
-        if !settings[field].is_null() {
-            shown[field] = settings[field].clone();
-        }
-    }
-    shown
 }
 
 fn invalid(message: String) -> Reject {

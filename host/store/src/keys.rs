@@ -49,12 +49,13 @@ impl Keys {
         Ok(free)
     }
 
-    /// Keeps a new key in the place of the valid ones of its name, which end at `old_end_ms` unless they end before;
-    /// says whether there were some.
-    pub async fn rotate(&self, key: &KeptKey, old_end_ms: u64) -> Result<bool, StoreError> {
-        // A key that is taken back meanwhile would else be followed by one that nobody has taken back.
+    /// Keeps a new key in the place of the valid ones of its name, which end at `old_end_ms` unless they end before. It has
+    /// the settings of the one of the hash `of`. Says whether there were some, and nobody has taken that one back.
+    pub async fn rotate(&self, key: &KeptKey, of: &str, old_end_ms: u64) -> Result<bool, StoreError> {
+        // A key that is taken back meanwhile would else be followed by one that nobody has taken back; also where another
+        // has its name by now, which may do less.
         let mut tx = self.0.write_keys_alone().await?;
-        let known = is_taken(&mut tx, &key.name, key.created_ms).await?;
+        let known = is_taken(&mut tx, &key.name, key.created_ms).await? && is_unrevoked(&mut tx, of).await?;
         if known {
             sqlx::query(
                 "UPDATE api_keys SET expires_ms = $1 \
@@ -108,6 +109,12 @@ async fn is_taken(tx: &mut Transaction<'static, Any>, name: &str, now_ms: u64) -
     .bind(signed(now_ms))
     .fetch_one(&mut **tx)
     .await?;
+    Ok(row.try_get::<i64, _>(0)? > 0)
+}
+
+async fn is_unrevoked(tx: &mut Transaction<'static, Any>, hash: &str) -> Result<bool, StoreError> {
+    let statement = "SELECT COUNT(*) FROM api_keys WHERE hash = $1 AND revoked_ms IS NULL";
+    let row = sqlx::query(statement).bind(hash).fetch_one(&mut **tx).await?;
     Ok(row.try_get::<i64, _>(0)? > 0)
 }
 

@@ -402,7 +402,7 @@ async fn a_key_that_is_taken_back_is_not_made_anew_and_a_name_is_given_once() {
             sqlx::query(statement).execute(&mut *other).await.unwrap();
         }
         let (rotating, mut adding) = (keys.clone(), JoinSet::new());
-        let rotated = tokio::spawn(async move { rotating.rotate(&key("a", "h2"), 50).await });
+        let rotated = tokio::spawn(async move { rotating.rotate(&key("a", "h2"), "h1", 50).await });
         for hash in ["h3", "h4"] {
             let keys = keys.clone();
             adding.spawn(async move { keys.add(&key("b", hash)).await.unwrap() });

@@ -28,13 +28,29 @@ async fn a_name_is_taken_while_its_key_is_valid() {
 async fn a_key_takes_anothers_place_and_leaves_it_some_time() {
     on_each(|fresh| async move {
         let keys = Keys::new(fresh.db.clone());
-        assert!(!keys.rotate(&key("a", "h1"), 50).await.unwrap(), "there is none to take the place of");
+        assert!(!keys.rotate(&key("a", "h1"), "h0", 50).await.unwrap(), "there is none to take the place of");
         assert!(keys.add(&key("a", "h1")).await.unwrap());
-        assert!(keys.rotate(&KeptKey { created_ms: 10, ..key("a", "h2") }, 50).await.unwrap());
-        assert!(keys.rotate(&KeptKey { created_ms: 20, ..key("a", "h3") }, 70).await.unwrap());
+        assert!(keys.rotate(&KeptKey { created_ms: 10, ..key("a", "h2") }, "h1", 50).await.unwrap());
+        assert!(keys.rotate(&KeptKey { created_ms: 20, ..key("a", "h3") }, "h2", 70).await.unwrap());
         let ends: Vec<_> = keys.all().await.unwrap().into_iter().map(|key| (key.hash, key.expires_ms)).collect();
         let expected = [("h3", None), ("h2", Some(70)), ("h1", Some(50))];
         assert_eq!(ends, expected.map(|(hash, end)| (hash.to_owned(), end)), "{}", fresh.name);
+    })
+    .await;
+}
+
+/// Who replaces a key has read it before: another of its name may have come meanwhile.
+#[tokio::test]
+async fn what_was_taken_back_is_not_brought_back_in_anothers_place() {
+    on_each(|fresh| async move {
+        let keys = Keys::new(fresh.db.clone());
+        assert!(keys.add(&key("a", "h1")).await.unwrap());
+        assert_eq!(keys.revoke("a", 6, |_, _| true).await.unwrap(), Ended::Done);
+        assert!(keys.add(&KeptKey { created_ms: 7, settings: "less".into(), ..key("a", "h2") }).await.unwrap());
+        assert!(!keys.rotate(&KeptKey { created_ms: 8, ..key("a", "h3") }, "h1", 50).await.unwrap());
+        let valid = keys.all().await.unwrap().into_iter().filter(|key| key.revoked_ms.is_none());
+        let valid: Vec<_> = valid.map(|key| (key.settings, key.expires_ms)).collect();
+        assert_eq!(valid, [("less".to_owned(), None)], "{}", fresh.name);
     })
     .await;
 }

@@ -1,7 +1,8 @@
 //! Projects that are made while the server runs (`/v1/organization/projects`), beside those of its config, in the form of
 //! OpenAI's with what else they have here. The store keeps them; gateways of one store have the same ones.
 
-use super::{KeyDesk, Taken, bounds, has_ended, invalid, last_administrator, parsed};
+use super::kept::{has_ended, parsed};
+use super::{KeyDesk, Taken, bounds, invalid, last_administrator};
 use crate::books::Books;
 use crate::config::{Config, KeyConfig, ProjectConfig, check_tenant, project_id};
 use serde_json::{Map, Value, json};
