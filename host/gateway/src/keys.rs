@@ -2,6 +2,7 @@
 //! hash only; several gateways on one store have the same ones, a few seconds apart. So it is with projects
 //! (`keys/projects.rs`).
 
+mod administrators;
 mod bounds;
 mod kept;
 mod members;
@@ -11,6 +12,7 @@ use crate::books::Books;
 use crate::callers;
 use crate::config::{Config, KeyConfig, check_tenant};
 use crate::key::secret;
+use administrators::last_administrator;
 use kept::{entry, has_ended, parsed, shown};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -227,12 +229,7 @@ impl KeyDesk {
             let message = format!("the config has a key, an issuer or a certificate `{}`; take another name", key.name);
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));
         }
-        let administrated = key.admin || taken.has_administrator(|_| false);
-        if !administrated {
-            let message = "with its first key this server asks everybody for one, and nobody could administer it; \
-                           make an administrator's key first (`admin`: true)";
-            return Err(invalid(message.into()).at("admin"));
-        }
+        taken.check_administrated(&key)?;
         Ok(key)
     }
 
@@ -242,28 +239,6 @@ impl KeyDesk {
 }
 
 impl Taken {
-    /// Says of the keys and projects that the store has then whether an administrator's key is left without those for which
-    /// `ends` says so. A server that has none to lose loses none.
-    fn keeps_an_administrator<F: Fn(&KeyConfig) -> bool + Send>(
-        &self,
-        ends: F,
-    ) -> impl FnOnce(Vec<KeptKey>, Vec<KeptProject>) -> bool + Send + use<F> {
-        let config = self.config.clone();
-        move |kept, projects| {
-            let then = Self { config, kept, projects };
-            then.has_administrator(ends) || !then.has_administrator(|_| false)
-        }
-    }
-
-    /// Whether a valid key may administer; but for those of the store that are about to end.
-    fn has_administrator(&self, ends: impl Fn(&KeyConfig) -> bool) -> bool {
-        let now = SystemTime::now();
-        let whole = self.whole();
-        let (own, made) = whole.keys.split_at(self.config.keys.len());
-        let valid = |key: &&KeyConfig| key.expires.is_none_or(|end| end.0 > now);
-        own.iter().any(|key| key.admin) || made.iter().filter(valid).any(|key| key.admin && !ends(key))
-    }
-
     /// The config with the projects and keys that are kept and may be used. A key that this program does not understand, or
     /// whose project is no more, lets nobody in, and keeps nobody else out.
     fn whole(&self) -> Config {
@@ -306,9 +281,4 @@ fn invalid(message: String) -> Reject {
 fn unknown(name: &str) -> Reject {
     let message = format!("there is no valid key `{name}` that was made here; a key of the config ends with its entry");
     Reject::new(RejectKind::NotFound, Fault::Client, message).code("key_not_found")
-}
-
-fn last_administrator(what: &str) -> Reject {
-    let message = format!("`{what}` has the last administrator's key; make another before you end it");
-    Reject::new(RejectKind::Conflict, Fault::Client, message).code("last_administrator")
 }

@@ -1,8 +1,9 @@
 //! Projects that are made while the server runs (`/v1/organization/projects`), beside those of its config, in the form of
 //! OpenAI's with what else they have here. The store keeps them; gateways of one store have the same ones.
 
+use super::administrators::last_administrator;
 use super::kept::{has_ended, parsed};
-use super::{KeyDesk, Taken, bounds, invalid, last_administrator};
+use super::{KeyDesk, Taken, bounds, invalid};
 use crate::books::Books;
 use crate::config::{Config, KeyConfig, ProjectConfig, check_tenant, project_id};
 use serde_json::{Map, Value, json};
