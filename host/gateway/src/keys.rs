@@ -7,6 +7,7 @@ mod bounds;
 mod kept;
 mod members;
 mod projects;
+mod shut_out;
 
 use crate::books::Books;
 use crate::callers;
@@ -15,6 +16,7 @@ use crate::key::secret;
 use administrators::last_administrator;
 use kept::{entry, has_ended, parsed, shown};
 use serde_json::{Map, Value, json};
+pub(crate) use shut_out::ShutOut;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_api::{SharedAuth, store_failed};
@@ -52,19 +54,19 @@ impl KeyDesk {
     pub(crate) async fn open(config: &Config, books: &Books, auth: SharedAuth) -> anyhow::Result<Self> {
         let (keys, projects) = (Keys::new(books.db.clone()), Projects::new(books.db.clone()));
         let taken = Taken { config: config.clone(), kept: keys.all().await?, projects: projects.all().await? };
-        projects::warn_of(&taken.shut_out());
+        taken.shut_out().warn();
         let desk = Self { keys, projects, auth, taken: Mutex::new(taken.clone()), turn: tokio::sync::Mutex::default() };
         desk.take(taken, books).await?;
         Ok(desk)
     }
 
-    /// Takes a changed config, with the keys that are kept; gives the names of those that let nobody in for it.
-    pub(crate) async fn reload(&self, config: &Config, books: &Books) -> anyhow::Result<Vec<String>> {
+    /// Takes a changed config, with the keys that are kept; gives those that let nobody in for it.
+    pub(crate) async fn reload(&self, config: &Config, books: &Books) -> anyhow::Result<ShutOut> {
         let _turn = self.turn.lock().await;
         let taken = Taken { config: config.clone(), ..self.lock().clone() };
         let shut_out = taken.shut_out();
         self.take(taken, books).await?;
-        projects::warn_of(&shut_out);
+        shut_out.warn();
         Ok(shut_out)
     }
 
@@ -172,6 +174,10 @@ impl KeyDesk {
             let message = "the key has ended by its `expires`; make another";
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("key_ended"));
         }
+        if self.lock().is_of_config(&key.name) {
+            let message = "the config has a key, an issuer or a certificate of this name; make a key of another";
+            return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("key_exists"));
+        }
         let Some(project) = &key.project else { return Ok(()) };
         let found = self.lock().whole().project(key.tenant(), project).map(drop);
         let message = "the key's project is archived; make a key of another";
@@ -218,14 +224,7 @@ impl KeyDesk {
         let budget = key.budget.map(|budget| budget.to_budget(&format!("key `{}`", key.name))).transpose();
         bounds::check_names(by, settings, settings, &whole)?;
         key.check(&whole).and(budget.map(|_| ())).map_err(|error| invalid(format!("{error:#}")))?;
-        if taken
-            .config
-            .keys
-            .iter()
-            .map(|known| &known.name)
-            .chain(taken.config.auth.names())
-            .any(|known| *known == key.name)
-        {
+        if taken.is_of_config(&key.name) {
             let message = format!("the config has a key, an issuer or a certificate `{}`; take another name", key.name);
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));
         }
@@ -239,12 +238,13 @@ impl KeyDesk {
 }
 
 impl Taken {
-    /// The config with the projects and keys that are kept and may be used. A key that this program does not understand, or
-    /// whose project is no more, lets nobody in, and keeps nobody else out.
+    /// The config with the projects and keys that are kept and may be used. A key that this program does not understand,
+    /// whose project is no more, or whose name the config has, lets nobody in, and keeps nobody else out.
     fn whole(&self) -> Config {
         let mut all = self.config.clone();
         self.add_projects(&mut all);
-        for key in self.kept.iter().filter(|key| key.revoked_ms.is_none()) {
+        let may_count = |key: &&KeptKey| key.revoked_ms.is_none() && !self.is_of_config(&key.name);
+        for key in self.kept.iter().filter(may_count) {
             match parsed(key) {
                 Ok(entry) => match entry.project.as_deref().map(|project| all.project(entry.tenant(), project)) {
                     None | Some(Ok(_)) => all.keys.push(entry),

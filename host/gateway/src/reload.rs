@@ -10,6 +10,7 @@
 use crate::assemble::{self, Plugins};
 use crate::callers;
 use crate::config::{Config, ModelConfig, Seen};
+use crate::keys::ShutOut;
 use crate::listen;
 use crate::service::PipelineService;
 use anyhow::{Context, bail};
@@ -149,7 +150,7 @@ impl Reloader {
         let store = service.desk().ok();
         let shut_out = match store {
             Some((desk, books)) => desk.reload(&config, books).await?,
-            None => Vec::new(),
+            None => ShutOut::default(),
         };
         service.replace_stages(stages, max_tool_turns);
         service.replace_quotas(&config.models);
@@ -160,7 +161,7 @@ impl Reloader {
             tls.replace(renewed);
         }
         facts.push(keys_fact(&config));
-        facts.extend(shut_out_fact(&shut_out));
+        facts.extend(shut_out.facts());
         facts.extend(issuers_fact(&config));
         facts.extend(config.server.tls.as_ref().map(|tls| format!("tls       {}", tls.cert.display())));
         Ok((config, facts))
@@ -201,11 +202,6 @@ fn keys_fact(config: &Config) -> String {
     } else {
         format!("keys      {}", names.join(", "))
     }
-}
-
-fn shut_out_fact(names: &[String]) -> Option<String> {
-    let names = names.join(", ");
-    (!names.is_empty()).then(|| format!("keys      of a project that is gone, which let nobody in: {names}"))
 }
 
 fn issuers_fact(config: &Config) -> Option<String> {

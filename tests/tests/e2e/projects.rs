@@ -271,7 +271,7 @@ async fn a_project_of_the_config_has_its_own_terms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_names_the_keys_whose_project_it_takes_away() {
+async fn a_reload_names_the_keys_whose_project_or_name_it_takes_away() {
     let folder = tempfile::tempdir().unwrap();
     let (file, store) = (folder.path().join("tidegate.toml"), folder.path().join("store"));
     let write = |more: &str| std::fs::write(&file, config(&store, more)).unwrap();
@@ -283,12 +283,24 @@ async fn a_reload_names_the_keys_whose_project_it_takes_away() {
         assert_eq!(answer.status, 200, "{:?}", answer.body);
         String::from_utf8(answer.body.to_vec()).unwrap()
     };
-    let gone = "keys      of a project that is gone, which let nobody in: acme.shop\n";
+    let gone = "keys      that let nobody in, since the config has their project no longer: acme.shop\n";
     assert!(!reload().await.contains(gone));
     assert_eq!(get(&gateway, &shop, "/v1/models").await.status, 200);
     write("");
     assert!(reload().await.contains(gone));
     assert_eq!(get(&gateway, &shop, "/v1/models").await.status, 401);
+    // So does one that takes their name: two would have one budget and one limit.
+    let taken = "keys      that let nobody in, since the config has their name itself: acme.shop\n";
+    let of_config = key("acme.shop", "tenant = \"acme\"");
+    write(&format!("[tenants.acme.projects.web]\n{of_config}"));
+    assert!(reload().await.contains(taken));
+    assert_eq!(get(&gateway, &shop, "/v1/models").await.status, 401);
+    assert_eq!(get(&gateway, "acme.shop", "/v1/models").await.status, 200);
+    let rotated = post(&gateway, "owner", "/admin/keys/acme.shop/rotate", json!({})).await;
+    assert_eq!((rotated.status, rotated.error().2), (409, json!("key_exists")));
+    write("[tenants.acme.projects.web]\n");
+    assert!(!reload().await.contains(taken));
+    assert_eq!(get(&gateway, &shop, "/v1/models").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

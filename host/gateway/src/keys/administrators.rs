@@ -60,7 +60,8 @@ impl Taken {
 }
 
 pub(super) fn last_administrator(what: &str) -> Reject {
-    let message = format!("`{what}` has the last administrator's key that does not expire; make another before you end it");
+    let message =
+        format!("`{what}` has the last administrator's key that does not expire; make another before you end it");
     Reject::new(RejectKind::Conflict, Fault::Client, message).code("last_administrator")
 }
 
@@ -86,7 +87,9 @@ mod tests {
 
     /// A config with an administrator's key of that `expires`, where there is one.
     fn config(expires: Option<&str>) -> Config {
-        let entry = |line: &str| format!("[[keys]]\nname = \"own\"\nhash = \"blake3:{}\"\nadmin = true\n{line}\n", "0".repeat(64));
+        let entry = |line: &str| {
+            format!("[[keys]]\nname = \"own\"\nhash = \"blake3:{}\"\nadmin = true\n{line}\n", "0".repeat(64))
+        };
         Config::parse(&format!("{}[pipeline]\n", expires.map(entry).unwrap_or_default())).unwrap()
     }
 

@@ -2,12 +2,10 @@
 //! OpenAI's with what else they have here. The store keeps them; gateways of one store have the same ones.
 
 use super::administrators::last_administrator;
-use super::kept::{has_ended, parsed};
 use super::{KeyDesk, Taken, bounds, invalid};
 use crate::books::Books;
-use crate::config::{Config, KeyConfig, ProjectConfig, check_tenant, project_id};
+use crate::config::{Config, ProjectConfig, check_tenant, project_id};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
 use tidegate_api::{ProjectPage, store_failed};
 use tidegate_store::{Ended, KeptProject};
 use tidegate_types::clock::unix_ms;
@@ -187,28 +185,6 @@ impl Taken {
             }
         }
     }
-
-    /// The kept keys that would let somebody in, were their project still in the config. Whose project was archived here is
-    /// none of them: that is what archiving is for.
-    pub(super) fn shut_out(&self) -> Vec<String> {
-        let whole = self.whole();
-        let is_kept = |id: &str| self.projects.iter().any(|project| project.id == id);
-        let is_out = |key: &KeyConfig| {
-            let gone = |project: &str| !is_kept(project) && whole.project(key.tenant(), project).is_err();
-            !has_ended(key) && key.project.as_deref().is_some_and(gone)
-        };
-        let valid = self.kept.iter().filter(|key| key.revoked_ms.is_none()).filter_map(|key| parsed(key).ok());
-        // One that was rotated is there twice for a while.
-        valid.filter(is_out).map(|key| key.name).collect::<BTreeSet<_>>().into_iter().collect()
-    }
-}
-
-/// Says it where somebody may look who did not want it.
-pub(super) fn warn_of(shut_out: &[String]) {
-    if !shut_out.is_empty() {
-        let keys = shut_out.join(", ");
-        tracing::warn!("keys that were made here let nobody in, since the config has no longer their project: {keys}");
-    }
 }
 
 /// Its settings, of which nothing fails for all others.
@@ -275,43 +251,4 @@ fn no_members(body: &Map<String, Value>) -> Result<(), Reject> {
 /// Another tenant's looks like one that never was.
 fn unknown() -> Reject {
     Reject::new(RejectKind::NotFound, Fault::Client, "there is no such project").code("project_not_found")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_store::KeptKey;
-
-    fn key(name: &str, project: &str) -> KeptKey {
-        let settings = json!({"name": name, "tenant": "acme", "project": project}).to_string();
-        let hash = format!("blake3:{}", blake3::hash(name.as_bytes()));
-        KeptKey {
-            name: name.to_owned(),
-            tenant: "acme".to_owned(),
-            hash,
-            settings,
-            created_ms: 1,
-            created_by: "ann".to_owned(),
-            expires_ms: None,
-            revoked_ms: None,
-        }
-    }
-
-    #[test]
-    fn keys_whose_project_is_in_the_config_no_more_are_named() {
-        let ended = KeptKey { expires_ms: Some(1), ..key("ended", "proj_acme.gone") };
-        let revoked = KeptKey { revoked_ms: Some(1), ..key("revoked", "proj_acme.gone") };
-        let of = [key("web", "proj_acme.web"), key("lost", "proj_acme.gone"), key("done", "proj_1")];
-        let archived = KeptProject {
-            id: "proj_1".to_owned(),
-            tenant: "acme".to_owned(),
-            settings: json!({"name": "done"}).to_string(),
-            created_ms: 1,
-            created_by: "ann".to_owned(),
-            archived_ms: Some(2),
-        };
-        let config = Config::parse("[tenants.acme.projects.web]\n[pipeline]\n").unwrap();
-        let kept = of.into_iter().chain([key("lost", "proj_acme.gone"), ended, revoked]).collect();
-        assert_eq!(Taken { config, kept, projects: vec![archived] }.shut_out(), ["lost"]);
-    }
 }
