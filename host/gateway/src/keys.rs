@@ -46,8 +46,6 @@ struct Taken {
 
 /// How often keys that another gateway made are looked for.
 const LOOK: Duration = Duration::from_secs(3);
-/// Of a key's name: it is a label of metrics.
-const MAX_NAME: usize = 64;
 
 impl KeyDesk {
     /// Lets in whom `config` and the store name.
@@ -203,12 +201,8 @@ impl KeyDesk {
     /// The entry that the settings and the hash make, checked as one of the config would be.
     fn checked(&self, settings: &mut Map<String, Value>, hash: &str, by: &Caller) -> Result<KeyConfig, Reject> {
         let key = entry(settings, hash).map_err(|error| invalid(format!("{error:#}")))?;
-        let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        if key.name.is_empty() || key.name.len() > MAX_NAME || !key.name.bytes().all(sane) {
-            let message = format!("`name` must be 1 to {MAX_NAME} of A-Z, a-z, 0-9, `-`, `_` and `.`");
-            return Err(invalid(message).at("name"));
-        }
         bounds::check_new(by, &key)?;
+        bounds::check_name(&key)?;
         bounds::check_end(self.end_for(by), &key)?;
         if has_ended(&key) {
             return Err(invalid("the key would let nobody in: its `expires` is past".into()).at("expires"));

@@ -178,6 +178,45 @@ async fn nobody_takes_or_learns_of_a_key_name_of_another_tenant() {
     }
 }
 
+/// Whatever a tenant is called, its owners make, use, replace and end keys, and so do those of its projects.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_of_a_tenant_of_any_name_makes_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tenant, long) = ("M\u{fc}ller & S\u{f6}hne/K\u{f6}ln, Ost", "x".repeat(256));
+    let keys = [
+        key("root", "admin = true"),
+        key("owner", &format!("tenant = \"{tenant}\"\nrole = \"owner\"")),
+        key("web-owner", &format!("tenant = \"{tenant}\"\nproject = \"web\"\nproject_role = \"owner\"")),
+        key("long-owner", &format!("tenant = \"{long}\"\nrole = \"owner\"")),
+    ];
+    let gateway = start(&folder, &(keys.concat() + &format!("[tenants.\"{tenant}\".projects.web]\n"))).await;
+    let call =
+        async |by: &str, method: Method, path: &str, body: Option<Value>| call(&gateway, by, &method, path, body).await;
+    for (by, prefix) in
+        [("owner", tenant.to_owned()), ("web-owner", format!("proj_{tenant}.web")), ("long-owner", long)]
+    {
+        let make = async |name: &str| call(by, Method::POST, "/admin/keys", Some(json!({"name": name}))).await;
+        for word in ["x y", "\u{fc}", "", &"x".repeat(65), "a.b"] {
+            let refused = make(&format!("{prefix}.{word}")).await;
+            assert_eq!((refused.status, refused.error().1), (400, json!("name")), "{by} {word}");
+        }
+        let name = format!("{prefix}.{}", "x".repeat(64));
+        let made = make(&name).await;
+        assert_eq!(made.status, 200, "{by}: {:?}", made.body);
+        let made = made.json()["key"].as_str().unwrap().to_owned();
+        assert_eq!(call(&made, Method::GET, "/v1/models", None).await.status, 200, "{by}");
+        let path = name.bytes().fold("/admin/keys/".to_owned(), |path, byte| format!("{path}%{byte:02X}"));
+        let rotated = call(by, Method::POST, &format!("{path}/rotate"), Some(json!({}))).await;
+        assert_eq!((rotated.status, &rotated.json()["name"]), (200, &json!(name)), "{by}");
+        assert_eq!(call(by, Method::DELETE, &path, None).await.status, 200, "{by}");
+    }
+    // Administrators name others' keys so as well, and their own as ever.
+    let body = |name: &str| Some(json!({"name": name, "tenant": tenant}));
+    for (name, status) in [(format!("{tenant}.y"), 200), ("y".to_owned(), 200), (format!("{tenant}y"), 400)] {
+        assert_eq!(call("root", Method::POST, "/admin/keys", body(&name)).await.status, status, "{name}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_ends_makes_none_that_outlives_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -130,6 +130,26 @@ fn check_place(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
     Ok(())
 }
 
+/// Of a key's name, beside whose it is: it is a label of metrics.
+const MAX_NAME: usize = 64;
+
+/// Refuses a name that nobody could write or read. Behind its tenant or its project that is asked of the rest alone: what those
+/// are called has a rule of its own, and their owners have to begin names so.
+pub(super) fn check_name(key: &KeyConfig) -> Result<(), Reject> {
+    let project = key.project.as_ref().map(|name| project_id(key.tenant(), name));
+    let behind = |whose: &str| key.name.strip_prefix(whose)?.strip_prefix('.');
+    let own = behind(key.tenant()).or_else(|| behind(project.as_ref()?.as_str())).unwrap_or(&key.name);
+    let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if (1..=MAX_NAME).contains(&own.len()) && own.bytes().all(sane) {
+        return Ok(());
+    }
+    let message = format!(
+        "`name` must be 1 to {MAX_NAME} of A-Z, a-z, 0-9, `-`, `_` and `.`; before that may be its tenant or its project's id, \
+         and a dot"
+    );
+    Err(invalid(message).at("name"))
+}
+
 /// Refuses to replace or end a key that `by` could not have made.
 pub(super) fn check_known(by: &Caller, key: &KeptKey) -> Result<(), Reject> {
     if by.admin {
