@@ -20,7 +20,7 @@ pub(crate) use shut_out::ShutOut;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_api::{SharedAuth, store_failed};
-use tidegate_store::{Ended, KeptKey, KeptProject, Keys, Projects};
+use tidegate_store::{Added, Ended, KeptKey, KeptProject, Keys, Projects};
 use tidegate_types::clock::{millis, unix_ms};
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
@@ -46,6 +46,8 @@ struct Taken {
 
 /// How often keys that another gateway made are looked for.
 const LOOK: Duration = Duration::from_secs(3);
+/// Valid keys of a tenant that are made here, and of those that have ended.
+const MOST: u32 = 1000;
 
 impl KeyDesk {
     /// Lets in whom `config` and the store name.
@@ -118,11 +120,14 @@ impl KeyDesk {
             created_by: by.name(),
             revoked_ms: None,
         };
-        if !self.keys.add(&kept).await.map_err(store_failed)? {
-            let message = format!("there is a key `{}` already; rotate it, or take another name", kept.name);
-            return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));
+        match self.keys.add(&kept, MOST).await.map_err(store_failed)? {
+            Added::Done => self.show(&kept, &secret, books).await,
+            Added::Refused => {
+                let message = format!("there is a key `{}` already; rotate it, or take another name", kept.name);
+                Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"))
+            }
+            Added::TooMany => Err(too_many("end some that nobody needs")),
         }
-        self.show(&kept, &secret, books).await
     }
 
     /// Makes a key in the place of another, which goes on for `grace_s` seconds.
@@ -138,10 +143,11 @@ impl KeyDesk {
         let of = newest.hash.clone();
         let kept = KeptKey { hash, created_ms: now, created_by: by.name(), ..newest };
         let end = now.saturating_add(grace_s.saturating_mul(1000));
-        if !self.keys.rotate(&kept, &of, end).await.map_err(store_failed)? {
-            return Err(unknown(name));
+        match self.keys.rotate(&kept, &of, end, MOST).await.map_err(store_failed)? {
+            Added::Done => self.show(&kept, &secret, books).await,
+            Added::Refused => Err(unknown(name)),
+            Added::TooMany => Err(too_many("leave the old one no `grace_s`, or end some that nobody needs")),
         }
-        self.show(&kept, &secret, books).await
     }
 
     /// Refuses a key from now on.
@@ -270,6 +276,11 @@ pub(crate) async fn watch(desk: Arc<KeyDesk>, books: Arc<Books>) {
 
 fn invalid(message: String) -> Reject {
     Reject::new(RejectKind::Invalid, Fault::Client, message).code("invalid_value")
+}
+
+fn too_many(remedy: &str) -> Reject {
+    let message = format!("the tenant has {MOST} valid keys, the most that it may; {remedy}");
+    Reject::new(RejectKind::Conflict, Fault::Client, message).code("too_many_keys")
 }
 
 fn unknown(name: &str) -> Reject {

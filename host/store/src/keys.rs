@@ -28,6 +28,17 @@ pub struct KeptKey {
     pub revoked_ms: Option<u64>,
 }
 
+/// What became of a new key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It is kept.
+    Done,
+    /// A valid key has its name; or of one that takes another's place, there is no such other.
+    Refused,
+    /// Its tenant has as many valid keys as it may.
+    TooMany,
+}
+
 /// The keys that are kept.
 #[derive(Clone, Debug)]
 pub struct Keys(Db);
@@ -38,37 +49,48 @@ impl Keys {
         Self(db)
     }
 
-    /// Keeps a new key; says whether its name was free: no valid key has it.
-    pub async fn add(&self, key: &KeptKey) -> Result<bool, StoreError> {
+    /// Keeps a new key, where no valid one has its name, and its tenant has fewer than `most` valid ones. So many of those
+    /// that have ended are kept, too: the last.
+    pub async fn add(&self, key: &KeptKey, most: u32) -> Result<Added, StoreError> {
         let mut tx = self.0.write_keys_alone().await?;
-        let free = !is_taken(&mut tx, &key.name, key.created_ms).await?;
-        if free {
-            insert(&mut tx, key).await?;
+        if is_taken(&mut tx, &key.name, key.created_ms).await? {
+            return Ok(Added::Refused);
         }
+        if is_full(&mut tx, key, most).await? {
+            return Ok(Added::TooMany);
+        }
+        insert(&mut tx, key).await?;
+        forget(&mut tx, key, most).await?;
         tx.commit().await?;
-        Ok(free)
+        Ok(Added::Done)
     }
 
     /// Keeps a new key in the place of the valid ones of its name, which end at `old_end_ms` unless they end before. It has
-    /// the settings of the one of the hash `of`. Says whether there were some, and nobody has taken that one back.
-    pub async fn rotate(&self, key: &KeptKey, of: &str, old_end_ms: u64) -> Result<bool, StoreError> {
+    /// the settings of the one of the hash `of`, which nobody may have taken back. Those that go on count for `most` as by
+    /// [`Self::add`].
+    pub async fn rotate(&self, key: &KeptKey, of: &str, old_end_ms: u64, most: u32) -> Result<Added, StoreError> {
         // A key that is taken back meanwhile would else be followed by one that nobody has taken back; also where another
         // has its name by now, which may do less.
         let mut tx = self.0.write_keys_alone().await?;
-        let known = is_taken(&mut tx, &key.name, key.created_ms).await? && is_unrevoked(&mut tx, of).await?;
-        if known {
-            sqlx::query(
-                "UPDATE api_keys SET expires_ms = $1 \
-                 WHERE name = $2 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1)",
-            )
-            .bind(signed(old_end_ms))
-            .bind(key.name.as_str())
-            .execute(&mut *tx)
-            .await?;
-            insert(&mut tx, key).await?;
+        if !is_taken(&mut tx, &key.name, key.created_ms).await? || !is_unrevoked(&mut tx, of).await? {
+            return Ok(Added::Refused);
         }
+        sqlx::query(
+            "UPDATE api_keys SET expires_ms = $1 \
+             WHERE name = $2 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1)",
+        )
+        .bind(signed(old_end_ms))
+        .bind(key.name.as_str())
+        .execute(&mut *tx)
+        .await?;
+        // One that ends at once leaves its place, however many there are.
+        if old_end_ms > key.created_ms && is_full(&mut tx, key, most).await? {
+            return Ok(Added::TooMany);
+        }
+        insert(&mut tx, key).await?;
+        forget(&mut tx, key, most).await?;
         tx.commit().await?;
-        Ok(known)
+        Ok(Added::Done)
     }
 
     /// Refuses all keys of a name from now on, where `may` agrees. It is asked about all keys and projects that there are,
@@ -116,6 +138,34 @@ async fn is_unrevoked(tx: &mut Transaction<'static, Any>, hash: &str) -> Result<
     let statement = "SELECT COUNT(*) FROM api_keys WHERE hash = $1 AND revoked_ms IS NULL";
     let row = sqlx::query(statement).bind(hash).fetch_one(&mut **tx).await?;
     Ok(row.try_get::<i64, _>(0)? > 0)
+}
+
+async fn is_full(tx: &mut Transaction<'static, Any>, key: &KeptKey, most: u32) -> Result<bool, StoreError> {
+    let row = sqlx::query(
+        "SELECT COUNT(*) FROM api_keys \
+         WHERE tenant = $1 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $2)",
+    )
+    .bind(key.tenant.as_str())
+    .bind(signed(key.created_ms))
+    .fetch_one(&mut **tx)
+    .await?;
+    Ok(unsigned(row.try_get::<i64, _>(0)?) >= u64::from(most))
+}
+
+/// Forgets the keys of the tenant that have ended, but for the last: all gateways read all keys again and again.
+async fn forget(tx: &mut Transaction<'static, Any>, key: &KeptKey, most: u32) -> Result<(), StoreError> {
+    sqlx::query(
+        "DELETE FROM api_keys WHERE hash IN ( \
+             SELECT hash FROM api_keys WHERE tenant = $1 AND (revoked_ms IS NOT NULL OR expires_ms <= $2) \
+             ORDER BY COALESCE(revoked_ms, expires_ms) DESC, hash LIMIT $3 OFFSET $4)",
+    )
+    .bind(key.tenant.as_str())
+    .bind(signed(key.created_ms))
+    .bind(i64::MAX)
+    .bind(i64::from(most))
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
 }
 
 async fn insert(tx: &mut Transaction<'static, Any>, key: &KeptKey) -> Result<(), StoreError> {

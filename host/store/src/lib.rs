@@ -32,7 +32,7 @@ pub use db::{Db, Place};
 pub use ended::Ended;
 pub use error::StoreError;
 pub use keeping::KeepError;
-pub use keys::{KeptKey, Keys};
+pub use keys::{Added, KeptKey, Keys};
 pub use kv::{Kv, Space};
 pub use outbox::{Outbox, Waiting};
 pub use projects::{KeptProject, Projects};

@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::keys::KeptKey;
 use crate::usage::{signed, unsigned};
 use sqlx::any::AnyRow;
-use sqlx::{Any, Executor, Row};
+use sqlx::{Any, Executor, Row, Transaction};
 
 /// A project as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,10 @@ pub struct KeptProject {
     pub archived_ms: Option<u64>,
 }
 
+/// Archived projects for each that is not.
+const ARCHIVED: u64 = 3;
+const DAY_MS: u64 = 24 * 3600 * 1000;
+
 /// The projects that are kept.
 #[derive(Clone, Debug)]
 pub struct Projects(Db);
@@ -35,14 +39,18 @@ impl Projects {
         Self(db)
     }
 
-    /// Keeps a new project, where its tenant has fewer than `most` that are not archived; says whether it did.
+    /// Keeps a new project, where its tenant has fewer than `most` that are not archived, and not three times as many
+    /// that are; says whether it did. Of those that were archived longer than a day ago the last `most` are kept.
     pub async fn add(&self, project: &KeptProject, most: u32) -> Result<bool, StoreError> {
         let mut tx = self.0.write().await?;
-        let row = sqlx::query("SELECT COUNT(*) FROM projects WHERE tenant = $1 AND archived_ms IS NULL")
+        forget(&mut tx, project, most).await?;
+        let row = sqlx::query("SELECT COUNT(*), COUNT(archived_ms) FROM projects WHERE tenant = $1")
             .bind(project.tenant.as_str())
             .fetch_one(&mut *tx)
             .await?;
-        let fits = unsigned(row.try_get::<i64, _>(0)?) < u64::from(most);
+        let (all, archived) = (unsigned(row.try_get::<i64, _>(0)?), unsigned(row.try_get::<i64, _>(1)?));
+        let most = u64::from(most);
+        let fits = all.saturating_sub(archived) < most && archived < most.saturating_mul(ARCHIVED);
         if fits {
             sqlx::query(
                 "INSERT INTO projects (id, tenant, settings, created_ms, created_by) VALUES ($1, $2, $3, $4, $5)",
@@ -88,6 +96,25 @@ impl Projects {
     pub async fn all(&self) -> Result<Vec<KeptProject>, StoreError> {
         read_all(self.0.pool()).await
     }
+}
+
+/// Forgets what the tenant archived, but for the last. What plugins kept for a project is removed for its being archived, also
+/// what a request wrote that ran meanwhile: it stays until there is nothing.
+async fn forget(tx: &mut Transaction<'static, Any>, project: &KeptProject, most: u32) -> Result<(), StoreError> {
+    sqlx::query(
+        "DELETE FROM projects WHERE id IN ( \
+             SELECT id FROM projects WHERE tenant = $1 AND archived_ms <= $2 \
+             ORDER BY archived_ms DESC, id LIMIT $3 OFFSET $4) \
+         AND NOT EXISTS (SELECT 1 FROM plugin_spaces WHERE owner = projects.id) \
+         AND NOT EXISTS (SELECT 1 FROM plugin_vector_owners WHERE owner = projects.id)",
+    )
+    .bind(project.tenant.as_str())
+    .bind(signed(project.created_ms.saturating_sub(DAY_MS)))
+    .bind(i64::MAX)
+    .bind(i64::from(most))
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
 }
 
 pub(crate) async fn read_all<'c>(from: impl Executor<'c, Database = Any>) -> Result<Vec<KeptProject>, StoreError> {

@@ -7,9 +7,9 @@ mod support;
 use futures_util::FutureExt;
 use sqlx::{Any, Executor, Row};
 use std::time::{Duration, Instant};
-use support::{Fresh, key, on_each};
+use support::{Fresh, MOST, key, on_each};
 use tidegate_store::conversations::{Conversation, Conversations};
-use tidegate_store::{Db, KeepError, Keys, Kv, Place, Space, StoreError};
+use tidegate_store::{Added, Db, KeepError, Keys, Kv, Place, Space, StoreError};
 use tidegate_types::TenantId;
 use tokio::task::JoinSet;
 
@@ -393,7 +393,7 @@ async fn a_key_that_is_taken_back_is_not_made_anew_and_a_name_is_given_once() {
             return;
         }
         let (keys, pool) = (Keys::new(fresh.db.clone()), fresh.raw().await);
-        assert!(keys.add(&key("a", "h1")).await.unwrap());
+        assert_eq!(keys.add(&key("a", "h1"), MOST).await.unwrap(), Added::Done);
         let mut other = pool.begin().await.unwrap();
         for statement in [
             "LOCK TABLE api_keys, projects IN SHARE ROW EXCLUSIVE MODE",
@@ -402,16 +402,16 @@ async fn a_key_that_is_taken_back_is_not_made_anew_and_a_name_is_given_once() {
             sqlx::query(statement).execute(&mut *other).await.unwrap();
         }
         let (rotating, mut adding) = (keys.clone(), JoinSet::new());
-        let rotated = tokio::spawn(async move { rotating.rotate(&key("a", "h2"), "h1", 50).await });
+        let rotated = tokio::spawn(async move { rotating.rotate(&key("a", "h2"), "h1", 50, MOST).await });
         for hash in ["h3", "h4"] {
             let keys = keys.clone();
-            adding.spawn(async move { keys.add(&key("b", hash)).await.unwrap() });
+            adding.spawn(async move { keys.add(&key("b", hash), MOST).await.unwrap() });
         }
         until(&pool, WAITING, |waiting| waiting == 3).await;
         other.commit().await.unwrap();
-        assert!(!rotated.await.unwrap().unwrap(), "there is none any more to take the place of");
+        assert_eq!(rotated.await.unwrap().unwrap(), Added::Refused, "there is none any more to take the place of");
         let added = adding.join_all().await;
-        assert_eq!(added.iter().filter(|added| **added).count(), 1, "{added:?}");
+        assert_eq!(added.iter().filter(|added| **added == Added::Done).count(), 1, "{added:?}");
         let valid = keys.all().await.unwrap().into_iter().filter(|key| key.revoked_ms.is_none());
         assert_eq!(valid.map(|key| key.name).collect::<Vec<_>>(), ["b"]);
         pool.close().await;

@@ -3,7 +3,7 @@
 mod support;
 
 use support::on_each;
-use tidegate_store::{Ended, KeptProject, Projects};
+use tidegate_store::{Ended, KeptProject, Kv, Projects, Space};
 
 fn project(id: &str, created_ms: u64) -> KeptProject {
     KeptProject {
@@ -36,6 +36,30 @@ async fn projects_are_kept_changed_and_archived_once() {
             project("proj_c", 7),
         ];
         assert_eq!(projects.all().await.unwrap(), expected, "{}", fresh.name);
+    })
+    .await;
+}
+
+/// All gateways read all of them again and again.
+#[tokio::test]
+async fn of_archived_projects_the_last_are_kept_and_those_that_plugins_kept_something_for() {
+    const DAY: u64 = 24 * 3600 * 1000;
+    on_each(|fresh| async move {
+        let (projects, kv) = (Projects::new(fresh.db.clone()), Kv::new(&fresh.db, 1 << 20));
+        let add = async |id: &str, at| projects.add(&project(id, at), 2).await.unwrap();
+        let ids = async || projects.all().await.unwrap().into_iter().map(|project| project.id).collect::<Vec<_>>();
+        for i in 0..6 {
+            let id = format!("proj_{i}");
+            assert!(add(&id, i).await);
+            assert_eq!(projects.archive(&id, i + 1, |_, _| true).await.unwrap(), Ended::Done);
+        }
+        kv.set(Space { owner: "proj_0", plugin: "p" }, "k", b"1", None, 1 << 20).await.unwrap();
+        assert!(!add("proj_6", 10).await, "{}: there are three times as many, of a day", fresh.name);
+        assert!(add("proj_6", DAY + 10).await);
+        assert_eq!(ids().await, ["proj_0", "proj_4", "proj_5", "proj_6"], "{}", fresh.name);
+        kv.sweep().await.unwrap();
+        assert!(add("proj_7", DAY + 11).await);
+        assert_eq!(ids().await, ["proj_4", "proj_5", "proj_6", "proj_7"], "{}", fresh.name);
     })
     .await;
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command};
-use tidegate_store::{Db, KeptKey, Keys, Place};
+use tidegate_store::{Added, Db, KeptKey, Keys, Place};
 use tidegate_tests::postgres::Database;
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 
@@ -139,7 +139,7 @@ async fn a_key_that_has_ended_is_not_made_anew() {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
     let ended = KeptKey { expires_ms: Some(2), ..kept("ended", &json!({"name": "ended"})) };
-    assert!(Keys::new(db.clone()).add(&ended).await.unwrap());
+    assert_eq!(Keys::new(db.clone()).add(&ended, 1000).await.unwrap(), Added::Done);
     db.close().await;
     let gateway = Gateway::start(&config(folder.path(), "")).await;
     let answer = call(&gateway, "tg-root", "POST", "/admin/keys/ended/rotate", Some(json!({}))).await;
@@ -158,7 +158,7 @@ async fn a_kept_key_that_is_not_understood_lets_nobody_in_and_keeps_nobody_out()
     ] {
         let mut settings = json!({"name": name});
         settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        assert!(Keys::new(db.clone()).add(&kept(name, &settings)).await.unwrap());
+        assert_eq!(Keys::new(db.clone()).add(&kept(name, &settings), 1000).await.unwrap(), Added::Done);
     }
     db.close().await;
     let gateway = Gateway::start(&config(folder.path(), "")).await;

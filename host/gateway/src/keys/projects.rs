@@ -78,7 +78,9 @@ impl KeyDesk {
             archived_ms: None,
         };
         if !self.projects.add(&project, MOST).await.map_err(store_failed)? {
-            let message = format!("the tenant has {MOST} projects, the most that it may; archive some");
+            let message = format!(
+                "the tenant has {MOST} projects, the most that it may, or has archived too many in a day; archive some, or wait"
+            );
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("too_many_projects"));
         }
         self.apply(books).await?;

@@ -46,9 +46,10 @@ impl Taken {
     /// that is what archiving is for.
     pub(super) fn shut_out(&self) -> ShutOut {
         let whole = self.whole();
-        let is_kept = |id: &str| self.projects.iter().any(|project| project.id == id);
+        // Those that were made here have no dot; one that was archived may be forgotten.
+        let is_of_config = |id: &str| id.contains('.');
         let is_gone = |key: &KeyConfig| {
-            let gone = |project: &str| !is_kept(project) && whole.project(key.tenant(), project).is_err();
+            let gone = |project: &str| is_of_config(project) && whole.project(key.tenant(), project).is_err();
             key.project.as_deref().is_some_and(gone)
         };
         let valid = self.kept.iter().filter(|key| key.revoked_ms.is_none()).filter_map(|key| parsed(key).ok());
@@ -91,7 +92,12 @@ mod tests {
     fn keys_whose_project_is_in_the_config_no_more_are_named() {
         let ended = KeptKey { expires_ms: Some(1), ..key("ended", "proj_acme.gone") };
         let revoked = KeptKey { revoked_ms: Some(1), ..key("revoked", "proj_acme.gone") };
-        let of = [key("web", "proj_acme.web"), key("lost", "proj_acme.gone"), key("done", "proj_1")];
+        let of = [
+            key("web", "proj_acme.web"),
+            key("lost", "proj_acme.gone"),
+            key("done", "proj_1"),
+            key("forgotten", "proj_2"),
+        ];
         let archived = KeptProject {
             id: "proj_1".to_owned(),
             tenant: "acme".to_owned(),

@@ -31,6 +31,10 @@ impl Fresh {
     }
 }
 
+/// Keys of a tenant, where a test is not about that.
+#[allow(dead_code, reason = "as above")]
+pub const MOST: u32 = 100;
+
 /// A key of tenant `t`.
 #[allow(dead_code, reason = "as above")]
 pub fn key(name: &str, hash: &str) -> KeptKey {
