@@ -8,7 +8,7 @@ use crate::guides::Guides;
 use crate::scheduler::{Item, Outcome, Plan, Scheduler};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tidegate_device::{Batch, DeviceError, Drawn, Executor, SampleRow};
+use tidegate_device::{Batch, BlockId, DeviceError, Drawn, Executor, SampleRow, Segment};
 use tidegate_types::{Fault, JobId, Reject};
 
 /// A plan that was computed, as `Scheduler::apply` takes it: without items that ended before they were.
@@ -66,6 +66,15 @@ pub(crate) fn compute(
         Ok(outcomes) => outcomes,
     };
     Ok(Computed { plan, outcomes })
+}
+
+/// Computes one token that is nobody's, in a cache that nobody uses yet: what is lost over that is no job's fault.
+pub(crate) fn try_out(executor: &mut dyn Executor) -> Result<(), DeviceError> {
+    let segment = Segment { tokens: &[0], fed: None, start: 0, blocks: &[BlockId(0)], want_result: false };
+    let batch = Batch { segments: vec![segment] };
+    guarded(|| executor.forward(&batch))?;
+    guarded(|| executor.sample(&[]))?;
+    guarded(|| executor.collect()).map(drop)
 }
 
 fn compute_alone(

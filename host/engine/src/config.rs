@@ -144,8 +144,8 @@ impl EngineConfig {
         })
     }
 
-    /// Losses of the device or worker, without a step in between, after which the engine gives up: more than one
-    /// job can cause by itself.
+    /// Devices or workers in a row that cannot be loaded, or do not compute a token that is nobody's, after which the
+    /// engine gives up. What is lost over a job does not count: who sends jobs that do that would end the engine.
     pub(crate) fn losses_to_give_up(&self) -> u32 {
         self.max_restarts.saturating_add(3)
     }

@@ -18,15 +18,24 @@ const MAX_FRAME_BYTES: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ToWorker {
     /// Comes first: how to run, and the model that the parent expects.
-    Setup { config: EngineConfig, facts: ModelFacts },
+    Setup { config: EngineConfig, facts: ModelFacts, beginning: Beginning },
     /// For the loop.
     Command(Command),
+}
+
+/// Which worker it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Beginning {
+    /// Nothing was lost yet.
+    First,
+    /// It replaces one, and computes a token that is nobody's before it is ready.
+    Again,
 }
 
 /// From the worker. Any frame says that the worker is alive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum FromWorker {
-    /// The model is loaded.
+    /// The model is loaded, and computes if that was asked.
     Ready,
     /// It could not be loaded; the worker ends.
     NotLoaded(String),
@@ -103,7 +112,7 @@ mod tests {
         let work = Work { job, emitted: vec![4, 5], suspect: true };
         let facts = crate::toy::facts(10, 20);
         survives(&[
-            ToWorker::Setup { config: EngineConfig::default(), facts },
+            ToWorker::Setup { config: EngineConfig::default(), facts, beginning: Beginning::Again },
             ToWorker::Command(Command::Submit(work)),
             ToWorker::Command(Command::Cancel(JobId(7))),
             ToWorker::Command(Command::Stop),

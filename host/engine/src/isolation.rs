@@ -11,6 +11,7 @@ mod ledger;
 mod link;
 
 use crate::error::EngineError;
+use crate::frame::Beginning;
 use crate::inbox::Command;
 use crate::shared::Shared;
 use crate::stats::Phase;
@@ -55,6 +56,7 @@ pub(crate) struct Supervisor {
     ledger: Arc<Ledger>,
     /// Taken by the first worker's success or failure.
     ready: Option<SyncSender<Result<(), EngineError>>>,
+    /// Since a worker served last.
     deaths: u32,
 }
 
@@ -67,15 +69,11 @@ impl Supervisor {
     pub(crate) fn run(mut self) {
         let _end = EndGuard(self.shared.clone());
         loop {
-            let steps_before = self.ledger.num_steps();
             let end = self.run_worker();
             let End::Died { cause, blamed } = end else { return };
             if let Some(ready) = self.ready.take() {
                 // The first worker never was ready: the engine does not start.
                 return drop(ready.send(Err(EngineError::Died(cause))));
-            }
-            if self.ledger.num_steps() > steps_before {
-                self.deaths = 0;
             }
             self.after_death(&cause, blamed);
             if !self.pause() {
@@ -85,7 +83,8 @@ impl Supervisor {
     }
 
     fn run_worker(&mut self) -> End {
-        let link = Link::spawn(&self.command, self.shared.clone(), self.ledger.clone());
+        let beginning = if self.ready.is_some() { Beginning::First } else { Beginning::Again };
+        let link = Link::spawn(&self.command, beginning, self.shared.clone(), self.ledger.clone());
         match link {
             Ok(link) => {
                 let end = self.serve(&link);
@@ -121,7 +120,9 @@ impl Supervisor {
         }
     }
 
+    /// The worker has loaded its model, and computes if it is not the first: what it dies of now is a job.
     fn begin(&mut self, link: &Link) {
+        self.deaths = 0;
         self.shared.enter(Phase::Serving);
         if let Some(ready) = self.ready.take() {
             // If the starter is gone, the handle is gone, and `Stop` is on its way.

@@ -1,6 +1,7 @@
-//! The loop in a thread of this process. A lost device is loaded again and its jobs go on; after too many losses
-//! in a row the engine is `Failed` and every job is told.
+//! The loop in a thread of this process. A lost device is loaded again and its jobs go on; where none can be loaded that
+//! computes, the engine is `Failed` and every job is told.
 
+use crate::compute::try_out;
 use crate::error::EngineError;
 use crate::guides::Guides;
 use crate::handle::ExecutorFactory;
@@ -42,8 +43,6 @@ pub(crate) struct ThreadEngine {
     scheduler: Scheduler,
     guides: Guides,
     factory: ExecutorFactory,
-    losses: u32,
-    steps_at_last_loss: u64,
 }
 
 impl ThreadEngine {
@@ -54,7 +53,7 @@ impl ThreadEngine {
         guides: Guides,
         factory: ExecutorFactory,
     ) -> Self {
-        Self { shared, limits, scheduler, guides, factory, losses: 0, steps_at_last_loss: 0 }
+        Self { shared, limits, scheduler, guides, factory }
     }
 
     /// Loads the model, tells `ready` how that went, and runs until it is stopped or gives up.
@@ -95,28 +94,25 @@ impl ThreadEngine {
         // The lost steps had no report; whoever was in them has left the queue.
         let (admitted, snapshot) = (lost.blamed.clone(), self.scheduler.snapshot());
         self.shared.send_events(StepReport { admitted, events, snapshot, ..StepReport::default() });
-        let steps = self.scheduler.snapshot().counters.steps;
-        if steps > std::mem::replace(&mut self.steps_at_last_loss, steps) {
-            self.losses = 0;
-        }
-        while self.losses < self.shared.config.losses_to_give_up() {
-            self.losses += 1;
+        for losses in 1..=self.shared.config.losses_to_give_up() {
             self.shared.restarts.fetch_add(1, Ordering::Relaxed);
-            match (self.factory)(self.limits.clone()) {
+            match self.load_again() {
                 Ok(executor) => {
                     self.shared.enter(Phase::Serving);
                     return Some(executor);
                 }
-                Err(error) => self.wait_after(&error),
+                Err(error) => wait_after(&error, losses),
             }
         }
         self.give_up(&lost.cause);
         None
     }
 
-    fn wait_after(&self, error: &DeviceError) {
-        tracing::error!(%error, losses = self.losses, "the device could not be loaded again");
-        std::thread::sleep(Duration::from_millis(100 << self.losses.min(6)));
+    /// A device that computes: one that is lost from now on is lost over a job, of which there may be several in a row.
+    fn load_again(&mut self) -> Result<Box<dyn Executor>, DeviceError> {
+        let mut executor = (self.factory)(self.limits.clone())?;
+        try_out(&mut *executor)?;
+        Ok(executor)
     }
 
     fn give_up(&mut self, cause: &DeviceError) {
@@ -138,6 +134,11 @@ impl ThreadEngine {
             }
         }
     }
+}
+
+fn wait_after(error: &DeviceError, losses: u32) {
+    tracing::error!(%error, losses, "the device could not be loaded again");
+    std::thread::sleep(Duration::from_millis(100 << losses.min(6)));
 }
 
 /// However the loop ends, nobody waits for it.

@@ -4,9 +4,10 @@
 //! output; nothing else may be written to that output (logs go to standard error). The worker ends when its parent
 //! does: at the end of its input.
 
+use crate::compute::try_out;
 use crate::config::{Ahead, ModelFacts};
 use crate::error::EngineError;
-use crate::frame::{FromWorker, ToWorker, read_frame, write_frame};
+use crate::frame::{Beginning, FromWorker, ToWorker, read_frame, write_frame};
 use crate::guides::Guides;
 use crate::handle::ExecutorFactory;
 use crate::inbox::{Command, Inbox};
@@ -60,7 +61,7 @@ fn load(
     mut factory: ExecutorFactory,
 ) -> Result<(Ahead, Scheduler, Box<dyn Executor>), EngineError> {
     let setup = read_frame(input).map_err(|error| EngineError::Died(format!("reading the setup: {error}")))?;
-    let Some(ToWorker::Setup { config, facts: expected }) = setup else {
+    let Some(ToWorker::Setup { config, facts: expected, beginning }) = setup else {
         return Err(EngineError::Died("the parent sent no setup".into()));
     };
     if *facts != expected {
@@ -68,7 +69,11 @@ fn load(
     }
     let limits = config.limits(facts)?;
     let scheduler = new_scheduler(Rules::new(&config, facts, &limits), facts)?;
-    Ok((config.ahead, scheduler, factory(limits)?))
+    let mut executor = factory(limits)?;
+    if beginning == Beginning::Again {
+        try_out(&mut *executor)?;
+    }
+    Ok((config.ahead, scheduler, executor))
 }
 
 /// Passes commands on until the parent is gone.

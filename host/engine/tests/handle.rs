@@ -281,6 +281,23 @@ async fn a_job_that_fails_in_a_batch_fails_alone() {
     }
 }
 
+/// By the losses alone the engine could not be told from one whose device is broken.
+#[tokio::test]
+async fn jobs_that_fail_one_after_the_other_do_not_end_the_engine() {
+    // The second begins like the first and is computed after it, or both and a third are lost in one step first.
+    for (num, prompt) in [(2, [vec![1; 20], vec![POISON]].concat()), (3, vec![1, POISON, 3])] {
+        let engine = start(config(), Faults { poison_panic: Some(POISON), ..Faults::default() });
+        let sick: Vec<_> = (0..num).map(|_| engine.submit(job(&engine, &prompt, 5)).unwrap()).collect();
+        for stream in sick {
+            let reject = failure(stream).await;
+            assert!(reject.message.contains("while it worked on this request"), "{}", reject.message);
+        }
+        let well = job(&engine, &[1, 2, 3], 5);
+        assert_eq!(read(engine.submit(well.clone()).unwrap()).await.0, toy::answer(VOCAB, CONTEXT, &well).0);
+        assert_eq!(engine.health(), Health::Ready);
+    }
+}
+
 fn without_poison(job: &Job) -> bool {
     !toy::answer(VOCAB, CONTEXT, job).0.contains(&POISON)
 }
@@ -314,7 +331,8 @@ async fn jobs_of_a_step_that_was_lost_have_left_the_queue() {
     };
     let engine = EngineHandle::start(config(), toy::facts(VOCAB, CONTEXT), Box::new(factory)).unwrap();
     let mut stream = engine.submit(job(&engine, &[1], 200)).unwrap();
-    (0..2).for_each(|_| permit.send(()).unwrap());
+    // For the step that is lost, the one that tries the next device out, and the job's.
+    (0..3).for_each(|_| permit.send(()).unwrap());
     assert_eq!(stream.next().await, Some(JobEvent::Started { cached_tokens: 0 }));
     let stats = engine.stats();
     assert_eq!((stats.restarts, stats.live_jobs, stats.queued_jobs, stats.queued_tokens), (1, 1, 0, 0));

@@ -182,10 +182,25 @@ async fn a_job_that_kills_its_worker_each_time_ends_alone() {
 }
 
 #[tokio::test]
+async fn jobs_that_kill_their_workers_one_after_the_other_do_not_end_the_engine() {
+    let engine = start(config(), &[&format!("poison={POISON}")]);
+    // The second begins like the first, and is computed after it.
+    let prompt = [vec![1; 20], vec![POISON]].concat();
+    let sick: Vec<_> = (0..2).map(|_| engine.submit(job(&engine, &prompt, 5)).unwrap()).collect();
+    for stream in sick {
+        let (_, others) = read(stream).await;
+        let [JobEvent::Failed(reject)] = &others[..] else { panic!("{others:?}") };
+        assert!(reject.message.contains("while it worked on this request"), "{}", reject.message);
+    }
+    assert_eq!(engine.stats().restarts, 6);
+    all_end_right(&engine, &jobs(&engine, 3)).await;
+}
+
+#[tokio::test]
 async fn with_a_worker_that_always_dies_every_job_is_told() {
     let engine = start(EngineConfig { max_restarts: 0, ..config() }, &["die=1"]);
     for job in jobs(&engine, 5) {
-        // After the third death in a row the engine is `Failed` until a worker has loaded again.
+        // After the third death in a row the engine is `Failed` until a worker computes again.
         let reject = match engine.submit(job) {
             Ok(stream) => match read(stream).await.1.pop() {
                 Some(JobEvent::Failed(reject)) => reject,

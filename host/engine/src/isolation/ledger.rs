@@ -25,7 +25,6 @@ struct Entry {
 struct Books {
     /// By id, which is the order of arrival.
     entries: BTreeMap<JobId, Entry>,
-    num_steps: u64,
 }
 
 /// All live jobs. Commands and reports pass through it.
@@ -71,17 +70,12 @@ impl Ledger {
     /// the usage of the whole job.
     pub(super) fn note_report(&self, report: &mut StepReport) {
         let mut books = self.lock();
-        books.num_steps += 1;
         for id in &report.admitted {
             if let Some(entry) = books.entries.get_mut(id) {
                 entry.admitted = true;
             }
         }
         report.events.retain_mut(|(id, event)| books.note_event(*id, event));
-    }
-
-    pub(super) fn num_steps(&self) -> u64 {
-        self.lock().num_steps
     }
 
     /// The worker died over the `blamed`, or over all that it had begun with. Returns the jobs that end by it.

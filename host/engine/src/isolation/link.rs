@@ -4,7 +4,7 @@
 //! bounded by what the inbox is bounded by; the reader hands reports on as they come.
 
 use super::{End, WorkerCommand};
-use crate::frame::{FromWorker, ToWorker, read_frame, write_frame};
+use crate::frame::{Beginning, FromWorker, ToWorker, read_frame, write_frame};
 use crate::inbox::Command;
 use crate::isolation::ledger::Ledger;
 use crate::shared::Shared;
@@ -38,7 +38,12 @@ pub(super) struct Link {
 
 impl Link {
     /// Starts a worker and sends it its setup.
-    pub(super) fn spawn(command: &WorkerCommand, shared: Arc<Shared>, ledger: Arc<Ledger>) -> std::io::Result<Self> {
+    pub(super) fn spawn(
+        command: &WorkerCommand,
+        beginning: Beginning,
+        shared: Arc<Shared>,
+        ledger: Arc<Ledger>,
+    ) -> std::io::Result<Self> {
         let mut child = start(command)?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(std::io::Error::other("the worker has no pipes"));
@@ -46,7 +51,8 @@ impl Link {
         let (commands, to_write) = sync_channel(MAX_UNREAD);
         let heard = Heard { ready: false, gone: None, last: Instant::now(), trying: None };
         let heard = Arc::new(Mutex::new(heard));
-        let setup = ToWorker::Setup { config: shared.config.clone(), facts: shared.facts.clone() };
+        let (config, facts) = (shared.config.clone(), shared.facts.clone());
+        let setup = ToWorker::Setup { config, facts, beginning };
         let reader = Reader { shared, ledger, heard: heard.clone() };
         let threads = [
             thread("tidegate-to-worker", move || write_all(input, setup, &to_write))?,
