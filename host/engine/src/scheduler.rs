@@ -75,7 +75,7 @@ pub struct Scheduler {
     queue: FairQueue<JobId>,
     /// In order of admission.
     running: Vec<JobId>,
-    /// Jobs that a lost device was computing; each is tried alone before it shares a step again.
+    /// Jobs that a lost device was computing; each is tried alone, to its last token, before it shares a step again.
     suspects: HashSet<JobId>,
     counters: Counters,
     /// Steps planned, and of them applied, which they are in order.

@@ -270,6 +270,37 @@ fn a_job_that_is_lost_each_time_fails_and_the_others_go_on() {
     );
 }
 
+/// The device is lost over the second piece of `sick`, which shares its steps with `well`.
+#[test]
+fn a_suspect_is_tried_alone_to_its_last_piece() {
+    check(
+        rules(100, 64, 8),
+        "well t usual 150+2
+         sick t usual 100+2
+         step 1
+         lost
+         step 4
+         lost
+         step 2
+         lost
+         step 3",
+        // `well` has drawn a token when it shares a step again, and is not blamed a second time.
+        &[
+            "well:32 sick:32",
+            "well:64",
+            "well:64",
+            "well:22!",
+            "sick:64",
+            "well:64",
+            "sick:64",
+            "sick fails",
+            "well:64",
+            "well:64",
+            "well:23!",
+        ],
+    );
+}
+
 #[test]
 fn a_cancelled_job_is_gone_from_the_next_step() {
     check(

@@ -30,6 +30,9 @@ impl Scheduler {
         let mut events = Vec::with_capacity(outcomes.len());
         for (item, outcome) in plan.items.iter().zip(outcomes) {
             self.land(item);
+            if item.samples {
+                self.suspects.remove(&item.id);
+            }
             match outcome {
                 Outcome::Computed(token) => {
                     self.advance(item.id, item.num_tokens);
@@ -73,7 +76,6 @@ impl Scheduler {
         self.counters.computed_tokens += num_tokens as u64;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.computed += num_tokens;
-        self.suspects.remove(&id);
         let full = sequence.computed / BLOCK_TOKENS;
         if !self.rules.prefix_cache || full == sequence.published {
             return;

@@ -92,18 +92,30 @@ impl Scheduler {
         plan
     }
 
-    /// While there are suspects, whoever is admitted next is computed alone.
+    /// While there are suspects, whoever is admitted next is computed alone: a suspect to its last token, since nobody
+    /// knows over which piece of it a device was lost.
     fn plan_suspect(&mut self) -> Option<Plan> {
-        if self.suspects.is_empty() || self.running.len() >= self.rules.limits.max_seqs {
+        if self.suspects.is_empty() {
             return None;
         }
-        let id = self.queue.peek().copied().filter(|id| self.can_admit(*id))?;
         let mut plan = Plan::default();
-        self.queue.pop();
-        self.note_admission(id, &mut plan);
+        let id = match self.running.iter().find(|id| self.suspects.contains(id)) {
+            Some(id) => *id,
+            None => self.admit_alone(&mut plan)?,
+        };
         self.plan_piece(id, false, &mut plan, &mut self.rules.limits.max_batch_tokens.clone());
         self.mark_samples(&mut plan);
         Some(plan)
+    }
+
+    fn admit_alone(&mut self, plan: &mut Plan) -> Option<JobId> {
+        if self.running.len() >= self.rules.limits.max_seqs {
+            return None;
+        }
+        let id = self.queue.peek().copied().filter(|id| self.can_admit(*id))?;
+        self.queue.pop();
+        self.note_admission(id, plan);
+        Some(id)
     }
 
     fn mark_samples(&self, plan: &mut Plan) {
