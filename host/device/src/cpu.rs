@@ -195,6 +195,10 @@ impl Backend for CpuBackend {
         self.cache_dtype(program).size()
     }
 
+    fn kv_bytes_per_token(&self, program: &Program) -> usize {
+        cache::bytes_per_token(&program.dims, self.cache_dtype(program))
+    }
+
     fn load(
         &self,
         program: Arc<Program>,

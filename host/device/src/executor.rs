@@ -159,6 +159,11 @@ pub trait Backend: Send + Sync {
     /// Bytes of one element of the cache that this backend will use for `program`.
     fn kv_elem_bytes(&self, program: &Program) -> usize;
 
+    /// Bytes that one token takes in the cache, with what the backend's layout pads.
+    fn kv_bytes_per_token(&self, program: &Program) -> usize {
+        program.kv_bytes_per_token(self.kv_elem_bytes(program))
+    }
+
     /// Bytes that the cache of a model may take, if `sharers` models divide what is free on the device now; less a
     /// reserve. `None` where memory is the host's, of which a program does not take all that there is.
     fn cache_room(

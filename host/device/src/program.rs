@@ -198,7 +198,8 @@ impl Program {
         }
     }
 
-    /// Bytes of keys and values that one token takes over all layers, with `elem_bytes` for an element.
+    /// Bytes of keys and values of one token over all layers, with `elem_bytes` for an element. A backend may pad them:
+    /// [`Backend::kv_bytes_per_token`](crate::Backend::kv_bytes_per_token).
     pub fn kv_bytes_per_token(&self, elem_bytes: usize) -> usize {
         2 * self.dims.num_layers * self.dims.num_kv_heads * self.dims.head_dim * elem_bytes
     }

@@ -347,4 +347,8 @@ fn the_backend_says_what_it_found() {
     assert_eq!(backend.kv_elem_bytes(&program), 4);
     program.dtype = DType::BF16;
     assert_eq!(backend.kv_elem_bytes(&program), 2);
+    // Two layers of two heads of 16 elements, then of 20, which are padded to 32 where values are.
+    assert_eq!(backend.kv_bytes_per_token(&program), 2 * 2 * (16 + 16) * 2);
+    program.dims.head_dim = 20;
+    assert_eq!(backend.kv_bytes_per_token(&program), 2 * 2 * (20 + 32) * 2);
 }

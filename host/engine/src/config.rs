@@ -127,7 +127,7 @@ impl EngineConfig {
     /// What the executor is built for, and the scheduler keeps to.
     pub fn limits(&self, facts: &ModelFacts) -> Result<Limits, EngineError> {
         self.check()?;
-        let block_bytes = BLOCK_TOKENS * facts.kv_bytes_per_token.max(1);
+        let block_bytes = BLOCK_TOKENS.saturating_mul(facts.kv_bytes_per_token.max(1));
         let num_blocks = (self.cache_mib().saturating_mul(1 << 20) / block_bytes).min(u32::MAX as usize);
         if num_blocks < 2 {
             return Err(EngineError::Config(format!(
@@ -168,7 +168,7 @@ pub struct ModelFacts {
     pub fingerprint: String,
     /// Names the inner order and element type of a cache block; part of each prefix-cache key.
     pub kv_layout: String,
-    /// Keys and values of one token over all layers, in bytes.
+    /// Bytes that keys and values of one token take in the backend's cache, over all layers.
     pub kv_bytes_per_token: usize,
     /// What its vectors are made of, if it makes those instead of tokens.
     pub pooling: Option<Pooling>,
@@ -184,7 +184,7 @@ impl ModelFacts {
             max_positions: program.dims.max_positions,
             fingerprint: blake3::Hash::from_bytes(fingerprint).to_hex().to_string(),
             kv_layout: format!("{}/{elem_bytes}/{BLOCK_TOKENS}", backend.name()),
-            kv_bytes_per_token: program.kv_bytes_per_token(elem_bytes),
+            kv_bytes_per_token: backend.kv_bytes_per_token(program),
             pooling: program.pooling(),
         }
     }

@@ -32,12 +32,9 @@ impl Cache {
     /// Allocates all blocks, zeroed; the system provides the pages when they are first written.
     pub(super) fn new(dims: &Dims, limits: &Limits, dtype: DType) -> Result<Self, DeviceError> {
         debug_assert!(matches!(dtype, DType::BF16 | DType::F32), "a cache of {dtype:?}");
-        let keys = Layout { dtype, rows: LANES, cols: dims.head_dim, strip: 1 };
-        let values = Layout { dtype, rows: dims.head_dim, cols: LANES, strip: 1 };
+        let [keys, values] = tiles(dims, dtype);
         let what = "the cache";
-        let sizes = [limits.num_blocks, dims.num_layers, dims.num_kv_heads];
-        let bytes = keys.bytes().zip(values.bytes()).and_then(|(k, v)| k.checked_add(v));
-        let bytes = bytes.and_then(|b| sizes.iter().try_fold(b, |n, &size| n.checked_mul(size)));
+        let bytes = block_bytes(dims, dtype).and_then(|bytes| bytes.checked_mul(limits.num_blocks));
         let memory = Memory::zeroed(bytes.ok_or(DeviceError::OutOfMemory { what, bytes: usize::MAX })?, what)?;
         let (num_layers, num_kv_heads, num_blocks) = (dims.num_layers, dims.num_kv_heads, limits.num_blocks);
         Ok(Self { memory, keys, values, num_layers, num_kv_heads, num_blocks })
@@ -98,6 +95,25 @@ impl Cache {
     }
 }
 
+/// A K tile and a V tile.
+fn tiles(dims: &Dims, dtype: DType) -> [Layout; 2] {
+    let keys = Layout { dtype, rows: LANES, cols: dims.head_dim, strip: 1 };
+    let values = Layout { dtype, rows: dims.head_dim, cols: LANES, strip: 1 };
+    [keys, values]
+}
+
+/// Of a block over all layers; `None` where that overflows.
+fn block_bytes(dims: &Dims, dtype: DType) -> Option<usize> {
+    let [keys, values] = tiles(dims, dtype);
+    let tile = keys.bytes()?.checked_add(values.bytes()?)?;
+    tile.checked_mul(dims.num_layers)?.checked_mul(dims.num_kv_heads)
+}
+
+/// A sixteenth of a block: V tiles are padded to sixteen elements of a head, K tiles to two.
+pub(super) fn bytes_per_token(dims: &Dims, dtype: DType) -> usize {
+    block_bytes(dims, dtype).map_or(usize::MAX, |bytes| bytes.div_ceil(LANES))
+}
+
 /// Where one position's key and value lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
@@ -109,4 +125,32 @@ pub(super) struct Place {
     pub(super) kv_head: usize,
     /// Position within the block.
     pub(super) offset: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a cache takes more memory than its operator gave it.
+    #[test]
+    fn a_token_takes_its_part_of_what_is_allocated_whatever_the_head_width() {
+        let limits = Limits { num_blocks: 3, block_tokens: LANES, max_batch_tokens: 8, max_seqs: 2 };
+        for (head_dim, padded) in [(16, 16 + 16), (64, 64 + 64), (20, 20 + 32), (4, 4 + 16), (5, 6 + 16)] {
+            for dtype in [DType::BF16, DType::F32] {
+                let dims = Dims {
+                    num_layers: 2,
+                    num_heads: 4,
+                    num_kv_heads: 3,
+                    head_dim,
+                    hidden: 8,
+                    vocab: 9,
+                    max_positions: 9,
+                };
+                let per_token = bytes_per_token(&dims, dtype);
+                assert_eq!(per_token, 2 * 3 * padded * dtype.size(), "{head_dim}");
+                let cache = Cache::new(&dims, &limits, dtype).unwrap();
+                assert_eq!(cache.memory.len(), limits.num_blocks * limits.block_tokens * per_token);
+            }
+        }
+    }
 }
