@@ -12,7 +12,7 @@ use crate::encoder::{AddSpecial, Encoder};
 use crate::error::TextError;
 use crate::files::{self, ModelFiles};
 use crate::measure::Measure;
-use crate::pieces::{PieceTable, SUPPORTED_DECODERS};
+use crate::pieces::{MAX_IDS, PieceTable, SUPPORTED_DECODERS};
 use crate::veil::{Veil, is_stand_in};
 use crate::within::Within;
 use std::borrow::Cow;
@@ -52,6 +52,7 @@ impl TextModel {
     /// The same with some of it overridden.
     pub fn open_with(dir: &Path, overrides: &TextOverrides) -> Result<Self, TextError> {
         let files = files::read(dir, overrides.chat_template.as_deref())?;
+        refuse_huge_ids(&files)?;
         let pieces = PieceTable::build(&files.tokenizer).map_err(|what| TextError::Unsupported {
             path: files.tokenizer_path.clone(),
             what,
@@ -243,6 +244,17 @@ impl TextModel {
             Specials::Hide => self.pieces.is_special(id),
             Specials::ShowMarkup => self.pieces.is_special(id) && !self.markup.contains(&id),
         }
+    }
+}
+
+/// One wrong id would ask for as much memory as billions of tokens.
+fn refuse_huge_ids(files: &ModelFiles) -> Result<(), TextError> {
+    match files.tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id).filter(|(_, id)| *id >= MAX_IDS) {
+        None => Ok(()),
+        Some((token, id)) => Err(TextError::Malformed {
+            path: files.tokenizer_path.clone(),
+            cause: format!("token {token:?} has the id {id}; ids are below {MAX_IDS}"),
+        }),
     }
 }
 

@@ -19,6 +19,9 @@ use tokenizers::{Decoder, Tokenizer};
 pub(crate) const SUPPORTED_DECODERS: &str =
     "ByteLevel, Metaspace, and sequences of Replace, ByteFallback, Fuse, Strip (of an ASCII character, at the start)";
 
+/// Token ids are below this, as is the `vocab_size` of any model that is loaded: tables are as long as the highest id.
+pub(crate) const MAX_IDS: u32 = 1 << 22;
+
 /// What happens to the beginning of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadRule {
@@ -54,10 +57,11 @@ pub(crate) struct PieceTable {
 }
 
 impl PieceTable {
-    /// Runs the tokenizer's decoder on every token; on failure says what is not supported.
+    /// Runs the tokenizer's decoder on every token; on failure says what is not supported. No id is [`MAX_IDS`] or above.
     pub fn build(tokenizer: &Tokenizer) -> Result<Self, String> {
         let (steps, head) = compile(tokenizer.get_decoder())?;
         let num_ids = tokenizer.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
+        debug_assert!(num_ids <= MAX_IDS as usize, "{num_ids} ids");
         let mut table = Self { starts: vec![0], bytes: Vec::new(), special: vec![false; num_ids], steps, head };
         for id in 0..num_ids as u32 {
             if let Some(token) = tokenizer.id_to_token(id) {

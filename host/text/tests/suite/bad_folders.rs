@@ -72,6 +72,20 @@ fn merges_of_unknown_tokens_are_malformed() {
 }
 
 #[test]
+fn an_id_beyond_any_vocabulary_is_refused_by_its_token_and_the_limit() {
+    for id in [1_u32 << 22, u32::MAX] {
+        let mut broken = sentencepiece_bpe();
+        broken["model"]["vocab"]["huge"] = json!(id);
+        let error = tokenizer_error(&broken.to_string());
+        assert!(matches!(&error, TextError::Malformed { path, .. } if path.ends_with("tokenizer.json")), "{error}");
+        assert!(
+            error.to_string().contains(&format!("token \"huge\" has the id {id}; ids are below 4194304")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_decoder_that_joins_tokens_is_refused_by_name() {
     let mut tokenizer = sentencepiece_bpe();
     tokenizer["decoder"] = json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
