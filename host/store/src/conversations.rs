@@ -85,6 +85,23 @@ macro_rules! select {
     };
 }
 
+const LIST_NEWEST: &str = select!(
+    "WHERE tenant = $1 AND listed = 1 AND deleted_ms = 0 \
+     AND ($2 = '' OR (created_ms, id) < (SELECT c.created_ms, c.id FROM conversations c \
+         WHERE c.tenant = $1 AND c.id = $2)) \
+     AND (folded LIKE $3 ESCAPE '!' OR EXISTS (SELECT 1 FROM messages m WHERE m.tenant = $1 \
+         AND m.conversation = conversations.id AND m.deleted_ms = 0 AND m.folded LIKE $3 ESCAPE '!')) \
+     ORDER BY created_ms DESC, id DESC LIMIT $4"
+);
+const LIST_OLDEST: &str = select!(
+    "WHERE tenant = $1 AND listed = 1 AND deleted_ms = 0 \
+     AND ($2 = '' OR (created_ms, id) > (SELECT c.created_ms, c.id FROM conversations c \
+         WHERE c.tenant = $1 AND c.id = $2)) \
+     AND (folded LIKE $3 ESCAPE '!' OR EXISTS (SELECT 1 FROM messages m WHERE m.tenant = $1 \
+         AND m.conversation = conversations.id AND m.deleted_ms = 0 AND m.folded LIKE $3 ESCAPE '!')) \
+     ORDER BY created_ms, id LIMIT $4"
+);
+
 impl Conversations {
     /// Those of this database, where nobody else writes to it.
     pub fn new(db: Db) -> Self {
@@ -160,23 +177,7 @@ impl Conversations {
 
     /// The tenant's conversations; with `words`, those that have them in a message or the title, whatever the case.
     pub async fn list(&self, tenant: &TenantId, page: &Page, words: &str) -> Result<Vec<Conversation>, StoreError> {
-        const NEWEST: &str = select!(
-            "WHERE tenant = $1 AND listed = 1 AND deleted_ms = 0 \
-             AND ($2 = '' OR (created_ms, id) < (SELECT c.created_ms, c.id FROM conversations c \
-                 WHERE c.tenant = $1 AND c.id = $2)) \
-             AND (folded LIKE $3 ESCAPE '!' OR EXISTS (SELECT 1 FROM messages m WHERE m.tenant = $1 \
-                 AND m.conversation = conversations.id AND m.deleted_ms = 0 AND m.folded LIKE $3 ESCAPE '!')) \
-             ORDER BY created_ms DESC, id DESC LIMIT $4"
-        );
-        const OLDEST: &str = select!(
-            "WHERE tenant = $1 AND listed = 1 AND deleted_ms = 0 \
-             AND ($2 = '' OR (created_ms, id) > (SELECT c.created_ms, c.id FROM conversations c \
-                 WHERE c.tenant = $1 AND c.id = $2)) \
-             AND (folded LIKE $3 ESCAPE '!' OR EXISTS (SELECT 1 FROM messages m WHERE m.tenant = $1 \
-                 AND m.conversation = conversations.id AND m.deleted_ms = 0 AND m.folded LIKE $3 ESCAPE '!')) \
-             ORDER BY created_ms, id LIMIT $4"
-        );
-        let statement = if page.order == Order::Descending { NEWEST } else { OLDEST };
+        let statement = if page.order == Order::Descending { LIST_NEWEST } else { LIST_OLDEST };
         let query = sqlx::query(statement).bind(tenant.as_str()).bind(page.after.clone()).bind(pattern(words));
         query.bind(i64::from(page.limit)).fetch_all(self.db.pool()).await?.iter().map(read).collect()
     }
@@ -240,4 +241,19 @@ fn pattern(words: &str) -> String {
     }
     pattern.push('%');
     pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Place;
+
+    #[tokio::test]
+    async fn a_tenants_conversations_are_searched_without_a_look_at_what_others_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+        for statement in [LIST_NEWEST, LIST_OLDEST] {
+            db.assert_finds_own(statement, &["conversations_by_age (tenant=?)"]).await;
+        }
+    }
 }

@@ -198,6 +198,18 @@ impl Db {
         explain.fetch_all(&self.pool).await.unwrap().iter().map(|row| row.get(3)).collect()
     }
 
+    /// That SQLite would find the rows of a statement by what it asks for, and looks through nobody else's: each step has an
+    /// index of the tenant's, and more than the tenant bound, or is one of those `besides`.
+    #[cfg(test)]
+    pub(crate) async fn assert_finds_own(&self, statement: &str, besides: &[&str]) {
+        let plan = self.plan(statement).await;
+        let reads = plan.iter().filter(|step| step.starts_with("SEARCH ") || step.starts_with("SCAN "));
+        let is_fine =
+            |step: &&String| step.contains(" (tenant=? AND ") || besides.iter().any(|rest| step.contains(rest));
+        let others: Vec<&String> = reads.filter(|step| !is_fine(step)).collect();
+        assert!(!plan.is_empty() && others.is_empty(), "{others:?} of {plan:#?}\n{statement}");
+    }
+
     /// Closes its connections, once their statements have ended.
     pub async fn close(&self) {
         tokio::join!(self.of_plugins.close(), self.pool.close());

@@ -25,6 +25,7 @@ const STEPS: &[(&str, &str)] = &[
     ("spent", include_str!("migrations/0017_spent.sql")),
     ("plugin_vectors", include_str!("migrations/0018_plugin_vectors.sql")),
     ("plugin_shares", include_str!("migrations/0019_plugin_shares.sql")),
+    ("purging", include_str!("migrations/0020_purging.sql")),
 ];
 
 /// All steps, in order.

@@ -26,6 +26,8 @@ pub struct KeptSession {
 #[derive(Clone, Debug)]
 pub struct Sessions(Db);
 
+const MAKE_ROOM: &str = "DELETE FROM sessions WHERE ends_ms <= $1 OR seen_ms <= $2 OR hash = $3";
+
 impl Sessions {
     /// Of `db`.
     pub fn new(db: Db) -> Self {
@@ -36,7 +38,7 @@ impl Sessions {
     /// `created_ms`, or were last used before `idle_ms`.
     pub async fn open(&self, session: &KeptSession, before: Option<&str>, idle_ms: u64) -> Result<(), StoreError> {
         let mut tx = self.0.write().await?;
-        sqlx::query("DELETE FROM sessions WHERE ends_ms <= $1 OR seen_ms <= $2 OR hash = $3")
+        sqlx::query(MAKE_ROOM)
             .bind(signed(session.created_ms))
             .bind(signed(idle_ms))
             .bind(before.unwrap_or_default())
@@ -93,4 +95,18 @@ fn session(row: &sqlx::any::AnyRow) -> Result<KeptSession, sqlx::Error> {
         seen_ms: unsigned(row.try_get(4)?),
         ends_ms: unsigned(row.try_get(5)?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Place;
+
+    #[tokio::test]
+    async fn a_login_does_not_look_at_every_session() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+        let plan = db.plan(MAKE_ROOM).await;
+        assert!(plan.len() > 3 && !plan.iter().any(|step| step.starts_with("SCAN")), "{plan:?}");
+    }
 }

@@ -98,6 +98,21 @@ impl StoredResponse {
     }
 }
 
+/// With a `CROSS JOIN`, which SQLite does in this order: else it may read all the tenant's responses for each that goes.
+const DELETE: &str = "UPDATE responses SET deleted_ms = $3 WHERE tenant = $1 AND deleted_ms = 0 AND id IN ( \
+     WITH RECURSIVE gone (id) AS (SELECT id FROM responses WHERE tenant = $1 AND id = $2 AND deleted_ms = 0 \
+         UNION SELECT r.id FROM gone CROSS JOIN responses r WHERE r.tenant = $1 AND r.previous = gone.id) \
+     SELECT id FROM gone) RETURNING id, status, created_ms";
+/// What was just deleted is found by the indexes of what is to be purged, which SQLite uses for what says their conditions in the
+/// same words.
+const DELETE_MESSAGES: &str = "UPDATE messages SET deleted_ms = $2 WHERE tenant = $1 AND deleted_ms = 0 \
+     AND response IN (SELECT r.id FROM responses r JOIN conversations c ON c.tenant = r.tenant \
+         AND c.id = r.conversation WHERE r.tenant = $1 AND r.deleted_ms = $2 AND r.deleted_ms > 0 \
+         AND c.listed = 0)";
+const DELETE_SUMMARIES: &str = "UPDATE summaries SET deleted_ms = $2 WHERE tenant = $1 AND deleted_ms = 0 \
+     AND (conversation, message) IN (SELECT m.conversation, m.id FROM messages m \
+         WHERE m.tenant = $1 AND m.deleted_ms = $2 AND m.deleted_ms > 0 AND m.body <> '')";
+
 impl Conversations {
     /// Writes a turn, unless what it belongs to was deleted meanwhile, or another gateway makes it by now.
     pub async fn put(&self, tenant: &TenantId, turn: &Turn) -> Result<Put, StoreError> {
@@ -170,24 +185,14 @@ impl Conversations {
     /// Deletes a response, those that go on from it, and their messages where no conversation of a caller's has them.
     /// Gives these responses: none where there was no such one.
     pub async fn delete_response(&self, tenant: &TenantId, id: &str) -> Result<Vec<Deleted>, StoreError> {
-        const RESPONSES: &str = "UPDATE responses SET deleted_ms = $3 WHERE tenant = $1 AND deleted_ms = 0 AND id IN ( \
-             WITH RECURSIVE gone (id) AS (SELECT id FROM responses WHERE tenant = $1 AND id = $2 AND deleted_ms = 0 \
-                 UNION SELECT r.id FROM responses r JOIN gone ON r.previous = gone.id WHERE r.tenant = $1) \
-             SELECT id FROM gone) RETURNING id, status, created_ms";
-        const MESSAGES: &str = "UPDATE messages SET deleted_ms = $2 WHERE tenant = $1 AND deleted_ms = 0 \
-             AND response IN (SELECT r.id FROM responses r JOIN conversations c ON c.tenant = r.tenant \
-                 AND c.id = r.conversation WHERE r.tenant = $1 AND r.deleted_ms = $2 AND c.listed = 0)";
-        const SUMMARIES: &str = "UPDATE summaries SET deleted_ms = $2 WHERE tenant = $1 AND deleted_ms = 0 \
-             AND EXISTS (SELECT 1 FROM messages m WHERE m.tenant = $1 AND m.conversation = summaries.conversation \
-                 AND m.id = summaries.message AND m.deleted_ms = $2)";
         let mut tx = self.db.write().await?;
         let now = now_ms();
-        let query = sqlx::query(RESPONSES).bind(tenant.as_str()).bind(id).bind(now);
+        let query = sqlx::query(DELETE).bind(tenant.as_str()).bind(id).bind(now);
         let responses = deleted(&query.fetch_all(&mut *tx).await?)?;
         if responses.is_empty() {
             return Ok(responses);
         }
-        for statement in [MESSAGES, SUMMARIES] {
+        for statement in [DELETE_MESSAGES, DELETE_SUMMARIES] {
             sqlx::query(statement).bind(tenant.as_str()).bind(now).execute(&mut *tx).await?;
         }
         tx.commit().await?;
@@ -266,4 +271,19 @@ fn read(row: &AnyRow) -> Result<StoredResponse, StoreError> {
         body: row.try_get("body")?,
         created_ms: row.try_get("created_ms")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Place};
+
+    #[tokio::test]
+    async fn a_response_is_deleted_without_a_look_at_what_others_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+        for statement in [DELETE, DELETE_MESSAGES, DELETE_SUMMARIES] {
+            db.assert_finds_own(statement, &["SCAN gone", "_to_purge (deleted_ms=?)"]).await;
+        }
+    }
 }

@@ -40,6 +40,18 @@ const COUNT: &str = concat!(
      WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0"
 );
 
+const NEWEST: &str = concat!(
+    path!(),
+    "SELECT s.message, s.covers, s.body, s.model, s.created_ms FROM path \
+     JOIN summaries s ON s.message = path.id JOIN messages n ON n.id = path.id \
+     WHERE s.tenant = $1 AND s.conversation = $2 AND s.deleted_ms = 0 AND n.tenant = $1 \
+     AND n.conversation = $2 AND s.covers = (SELECT COUNT(*) FROM path q JOIN messages m ON m.id = q.id \
+         WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 AND m.position <= n.position) \
+     ORDER BY n.position DESC LIMIT 1"
+);
+const ALL: &str = "SELECT message, covers, body, model, created_ms FROM summaries \
+     WHERE tenant = $1 AND conversation = $2 AND deleted_ms = 0 ORDER BY created_ms, message";
+
 impl Conversations {
     /// The summary that covers most of the branch that ends with `leaf`.
     pub async fn summary(
@@ -48,15 +60,6 @@ impl Conversations {
         conversation: &str,
         leaf: &str,
     ) -> Result<Option<StoredSummary>, StoreError> {
-        const NEWEST: &str = concat!(
-            path!(),
-            "SELECT s.message, s.covers, s.body, s.model, s.created_ms FROM path \
-             JOIN summaries s ON s.message = path.id JOIN messages n ON n.id = path.id \
-             WHERE s.tenant = $1 AND s.conversation = $2 AND s.deleted_ms = 0 AND n.tenant = $1 \
-             AND n.conversation = $2 AND s.covers = (SELECT COUNT(*) FROM path q JOIN messages m ON m.id = q.id \
-                 WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 AND m.position <= n.position) \
-             ORDER BY n.position DESC LIMIT 1"
-        );
         let query = sqlx::query(NEWEST).bind(tenant.as_str()).bind(conversation).bind(leaf);
         query.fetch_optional(self.db.pool()).await?.as_ref().map(read).transpose()
     }
@@ -101,12 +104,19 @@ impl Conversations {
 
     /// All summaries of a conversation, oldest first.
     pub async fn summaries(&self, tenant: &TenantId, conversation: &str) -> Result<Vec<StoredSummary>, StoreError> {
-        const ALL: &str = "SELECT message, covers, body, model, created_ms FROM summaries \
-             WHERE tenant = $1 AND conversation = $2 AND deleted_ms = 0 ORDER BY created_ms, message";
         let rows = sqlx::query(ALL).bind(tenant.as_str()).bind(conversation).fetch_all(self.db.pool()).await?;
         rows.iter().map(read).collect()
     }
 }
+
+/// With a `CROSS JOIN`, which SQLite does in this order: else it may read the whole conversation for each message below.
+const FORGET: &str = "UPDATE summaries SET deleted_ms = $4 WHERE tenant = $1 AND conversation = $2 \
+     AND deleted_ms = 0 AND message IN ( \
+     WITH RECURSIVE below (id) AS ( \
+         SELECT id FROM messages WHERE tenant = $1 AND conversation = $2 AND id = $3 \
+         UNION ALL SELECT m.id FROM below CROSS JOIN messages m \
+         WHERE m.tenant = $1 AND m.conversation = $2 AND m.parent = below.id) \
+     SELECT id FROM below)";
 
 /// Deletes the summaries that cover a message.
 pub(super) async fn forget(
@@ -115,13 +125,6 @@ pub(super) async fn forget(
     conversation: &str,
     message: &str,
 ) -> Result<(), StoreError> {
-    const FORGET: &str = "UPDATE summaries SET deleted_ms = $4 WHERE tenant = $1 AND conversation = $2 \
-         AND deleted_ms = 0 AND message IN ( \
-         WITH RECURSIVE below (id) AS ( \
-             SELECT id FROM messages WHERE tenant = $1 AND conversation = $2 AND id = $3 \
-             UNION ALL SELECT m.id FROM messages m JOIN below ON m.parent = below.id \
-             WHERE m.tenant = $1 AND m.conversation = $2) \
-         SELECT id FROM below)";
     let query = sqlx::query(FORGET).bind(tenant.as_str()).bind(conversation).bind(message).bind(now_ms());
     query.execute(&mut **tx).await?;
     Ok(())
@@ -135,4 +138,25 @@ fn read(row: &AnyRow) -> Result<StoredSummary, StoreError> {
         model: row.try_get("model")?,
         created_ms: row.try_get("created_ms")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Place};
+
+    /// Of what was found to be the branch, or what follows a message.
+    const OF_PATH: [&str; 4] = ["SCAN path", "SCAN q", "SCAN below", "AUTOMATIC COVERING INDEX (id=?)"];
+
+    #[tokio::test]
+    async fn summaries_are_read_without_a_look_at_what_others_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+        for statement in [NEWEST, ALL, COUNT, FORGET] {
+            db.assert_finds_own(statement, &OF_PATH).await;
+        }
+        let plan = db.plan(FORGET).await;
+        let is_below = |step: &String| step.contains("messages_by_parent (tenant=? AND conversation=? AND parent=?)");
+        assert!(plan.iter().any(is_below), "{plan:?}");
+    }
 }

@@ -46,6 +46,58 @@ macro_rules! newest_of_path {
     };
 }
 
+const BRANCH_OLDEST: &str = concat!(
+    path!(),
+    "SELECT ",
+    columns!(),
+    from_path!(),
+    "AND ($4 = '' OR m.position > (SELECT a.position FROM messages a \
+         WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) \
+     ORDER BY m.position LIMIT $5"
+);
+const BRANCH_NEWEST: &str = concat!(
+    path!(),
+    "SELECT ",
+    columns!(),
+    from_path!(),
+    "AND ($4 = '' OR m.position < (SELECT a.position FROM messages a \
+         WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) \
+     ORDER BY m.position DESC LIMIT $5"
+);
+const HISTORY_COUNT: &str = concat!(path!(), "SELECT COUNT(*) AS n", from_path!());
+const HISTORY_RECENT: &str = newest_of_path!("");
+const HISTORY_PINNED: &str = newest_of_path!("AND m.pinned = 1");
+const OF_RESPONSE: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
+     ORDER BY m.position"
+);
+const INPUT_OLDEST: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
+     AND ($4 = '' OR m.position > (SELECT a.position FROM messages a \
+         WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
+     ORDER BY m.position LIMIT $5"
+);
+const INPUT_NEWEST: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
+     AND ($4 = '' OR m.position < (SELECT a.position FROM messages a \
+         WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
+     ORDER BY m.position DESC LIMIT $5"
+);
+const TREE: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 \
+     AND ($3 = '' OR m.position > (SELECT a.position FROM messages a \
+         WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $3)) \
+     ORDER BY m.position LIMIT $4"
+);
+
 impl Conversations {
     /// One message.
     pub async fn message(
@@ -72,25 +124,7 @@ impl Conversations {
         leaf: &str,
         page: &Page,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        const OLDEST: &str = concat!(
-            path!(),
-            "SELECT ",
-            columns!(),
-            from_path!(),
-            "AND ($4 = '' OR m.position > (SELECT a.position FROM messages a \
-                 WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) \
-             ORDER BY m.position LIMIT $5"
-        );
-        const NEWEST: &str = concat!(
-            path!(),
-            "SELECT ",
-            columns!(),
-            from_path!(),
-            "AND ($4 = '' OR m.position < (SELECT a.position FROM messages a \
-                 WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) \
-             ORDER BY m.position DESC LIMIT $5"
-        );
-        let statement = if page.order == Order::Ascending { OLDEST } else { NEWEST };
+        let statement = if page.order == Order::Ascending { BRANCH_OLDEST } else { BRANCH_NEWEST };
         let query = sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(leaf);
         let query = query.bind(page.after.clone()).bind(i64::from(page.limit));
         query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
@@ -106,22 +140,19 @@ impl Conversations {
         recent: u32,
         max_bytes: u64,
     ) -> Result<(Vec<StoredMessage>, u64), StoreError> {
-        const COUNT: &str = concat!(path!(), "SELECT COUNT(*) AS n", from_path!());
-        const RECENT: &str = newest_of_path!("");
-        const PINNED: &str = newest_of_path!("AND m.pinned = 1");
         let bind = |statement| sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(leaf);
         let newest = async |statement| {
             let query = bind(statement).bind(i64::try_from(max_bytes).unwrap_or(i64::MAX)).bind(i64::from(recent));
             let rows = query.fetch_all(self.db.pool()).await?;
             rows.iter().rev().map(read).collect::<Result<Vec<StoredMessage>, StoreError>>()
         };
-        let mut messages = newest(RECENT).await?;
-        let count: i64 = bind(COUNT).fetch_one(self.db.pool()).await?.try_get("n")?;
+        let mut messages = newest(HISTORY_RECENT).await?;
+        let count: i64 = bind(HISTORY_COUNT).fetch_one(self.db.pool()).await?.try_get("n")?;
         let count = count.max(0) as u64;
         if messages.len() as u64 == count {
             return Ok((messages, 0));
         }
-        let pinned = newest(PINNED).await?;
+        let pinned = newest(HISTORY_PINNED).await?;
         let older = pinned.into_iter().filter(|pinned| messages.iter().all(|message| message.id != pinned.id));
         let mut all: Vec<StoredMessage> = older.collect();
         all.append(&mut messages);
@@ -136,13 +167,7 @@ impl Conversations {
         response: &str,
         origin: Origin,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        const OF: &str = concat!(
-            "SELECT ",
-            columns!(),
-            " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
-             ORDER BY m.position"
-        );
-        let query = sqlx::query(OF).bind(tenant.as_str()).bind(response).bind(origin.as_str());
+        let query = sqlx::query(OF_RESPONSE).bind(tenant.as_str()).bind(response).bind(origin.as_str());
         query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
     }
 
@@ -153,23 +178,7 @@ impl Conversations {
         response: &str,
         page: &Page,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        const OLDEST: &str = concat!(
-            "SELECT ",
-            columns!(),
-            " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
-             AND ($4 = '' OR m.position > (SELECT a.position FROM messages a \
-                 WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
-             ORDER BY m.position LIMIT $5"
-        );
-        const NEWEST: &str = concat!(
-            "SELECT ",
-            columns!(),
-            " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
-             AND ($4 = '' OR m.position < (SELECT a.position FROM messages a \
-                 WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
-             ORDER BY m.position DESC LIMIT $5"
-        );
-        let statement = if page.order == Order::Ascending { OLDEST } else { NEWEST };
+        let statement = if page.order == Order::Ascending { INPUT_OLDEST } else { INPUT_NEWEST };
         let query = sqlx::query(statement).bind(tenant.as_str()).bind(response).bind(Origin::Input.as_str());
         let query = query.bind(page.after.clone()).bind(i64::from(page.limit));
         query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
@@ -182,15 +191,26 @@ impl Conversations {
         conversation: &str,
         page: &Page,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        const ALL: &str = concat!(
-            "SELECT ",
-            columns!(),
-            " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 \
-             AND ($3 = '' OR m.position > (SELECT a.position FROM messages a \
-                 WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $3)) \
-             ORDER BY m.position LIMIT $4"
-        );
-        let query = sqlx::query(ALL).bind(tenant.as_str()).bind(conversation).bind(page.after.clone());
+        let query = sqlx::query(TREE).bind(tenant.as_str()).bind(conversation).bind(page.after.clone());
         query.bind(i64::from(page.limit)).fetch_all(self.db.pool()).await?.iter().map(read).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Place};
+
+    #[tokio::test]
+    async fn messages_are_read_without_a_look_at_what_others_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+        for statement in [BRANCH_OLDEST, BRANCH_NEWEST, HISTORY_COUNT, OF_RESPONSE, INPUT_OLDEST, INPUT_NEWEST, TREE] {
+            db.assert_finds_own(statement, &["SCAN path", "path USING AUTOMATIC"]).await;
+        }
+        for statement in [HISTORY_RECENT, HISTORY_PINNED] {
+            // What is found of the path is read twice: to sum up its bytes, and to choose.
+            db.assert_finds_own(statement, &["SCAN path", "path USING AUTOMATIC", "SCAN (subquery", "SCAN m"]).await;
+        }
     }
 }
