@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use sqlx::{Any, Executor, Row};
 use std::time::{Duration, Instant};
 use support::{Fresh, MOST, key, on_each};
-use tidegate_store::conversations::{Conversation, Conversations};
+use tidegate_store::conversations::{At, Conversation, Conversations, NewResponse, Put, Turn};
 use tidegate_store::{Added, Db, KeepError, Keys, Kv, Place, Space, StoreError};
 use tidegate_types::TenantId;
 use tokio::task::JoinSet;
@@ -414,6 +414,51 @@ async fn a_key_that_is_taken_back_is_not_made_anew_and_a_name_is_given_once() {
         assert_eq!(added.iter().filter(|added| **added == Added::Done).count(), 1, "{added:?}");
         let valid = keys.all().await.unwrap().into_iter().filter(|key| key.revoked_ms.is_none());
         assert_eq!(valid.map(|key| key.name).collect::<Vec<_>>(), ["b"]);
+        pool.close().await;
+    })
+    .await;
+}
+
+/// A response is deleted while another gateway writes one that goes on from it: one of the two waits for the other, and sees what
+/// it did.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_deletes_a_response_and_who_goes_on_from_it_see_each_other() {
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let (store, ann, pool) = (Conversations::new(fresh.db.clone()), TenantId::new("ann"), fresh.raw().await);
+        let turn = |id: &str, previous: &str| {
+            let (id, previous, status, body) = (id.into(), previous.into(), "completed".into(), "{}".into());
+            let response = NewResponse { id, previous, status, body, used: None };
+            Turn { conversation: "t".into(), at: At::Leaf, response, input: vec![], output: vec![], listed: false }
+        };
+        let holding = async || {
+            let mut other = pool.begin().await.unwrap();
+            sqlx::query("UPDATE conversations SET version = version + 1").execute(&mut *other).await.unwrap();
+            other
+        };
+        assert_eq!(store.put(&ann, &turn("first", "")).await.unwrap(), Put::Written);
+        // It is being written.
+        let mut other = holding().await;
+        let (deleting, whose) = (store.clone(), ann.clone());
+        let deleted = tokio::spawn(async move { deleting.delete_response(&whose, "first").await.unwrap() });
+        until(&pool, WAITING, |waiting| waiting == 1).await;
+        let next = "INSERT INTO responses SELECT tenant, 'next', conversation, id, leaf, status, body, created_ms, 0 FROM responses";
+        sqlx::query(next).execute(&mut *other).await.unwrap();
+        other.commit().await.unwrap();
+        let mut gone: Vec<String> = deleted.await.unwrap().into_iter().map(|deleted| deleted.id).collect();
+        gone.sort_unstable();
+        assert_eq!(gone, ["first", "next"]);
+        // It is being deleted.
+        assert_eq!(store.put(&ann, &turn("second", "")).await.unwrap(), Put::Written);
+        let mut other = holding().await;
+        let (writing, late) = (store.clone(), turn("late", "second"));
+        let put = tokio::spawn(async move { writing.put(&ann, &late).await.unwrap() });
+        until(&pool, WAITING, |waiting| waiting == 1).await;
+        sqlx::query("UPDATE responses SET deleted_ms = 2").execute(&mut *other).await.unwrap();
+        other.commit().await.unwrap();
+        assert_eq!(put.await.unwrap(), Put::Deleted);
         pool.close().await;
     })
     .await;

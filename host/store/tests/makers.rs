@@ -136,6 +136,33 @@ async fn an_answer_is_not_made_any_further_without_what_it_answers() {
     .await;
 }
 
+/// Whichever of the two was first.
+#[tokio::test]
+async fn a_response_is_not_kept_without_the_one_that_it_goes_on_from() {
+    on_each(|fresh| async move {
+        let store = Conversations::new(fresh.db.clone());
+        let turn = |id: &str, previous: &str, at| {
+            let begun = Turn { listed: false, ..begun("t", id, at) };
+            let response = NewResponse { previous: previous.into(), ..begun.response.clone() };
+            ended(&Turn { response, ..begun }, &format!("{id}-out"))
+        };
+        assert_eq!(store.put(&ann(), &turn("kept", "", At::Leaf)).await.unwrap(), Put::Written);
+        let first = turn("first", "kept", At::Behind("kept-out".into()));
+        let [before, after] = ["before", "after"].map(|id| turn(id, "first", At::Behind("first-out".into())));
+        assert_eq!(store.put(&ann(), &first).await.unwrap(), Put::Written);
+        assert_eq!(store.put(&ann(), &before).await.unwrap(), Put::Written);
+        let mut gone: Vec<String> =
+            store.delete_response(&ann(), "first").await.unwrap().into_iter().map(|d| d.id).collect();
+        gone.sort_unstable();
+        assert_eq!(gone, ["before", "first"], "{}", fresh.name);
+        assert_eq!(store.put(&ann(), &after).await.unwrap(), Put::Deleted, "{}", fresh.name);
+        assert!(store.response(&ann(), "after").await.unwrap().is_none());
+        assert!(store.message(&ann(), "t", "after-out").await.unwrap().is_none());
+        assert_eq!(store.put(&ann(), &turn("never", "nothing", At::Leaf)).await.unwrap(), Put::Deleted);
+    })
+    .await;
+}
+
 /// Until it was done, or the gateway that took it is no more.
 #[tokio::test]
 async fn what_another_gateway_does_for_a_key_is_told_from_what_was_done() {

@@ -121,6 +121,10 @@ impl Conversations {
             make_hidden(&mut tx, tenant, &turn.conversation).await?;
         }
         let Some(current) = lock(&mut tx, tenant, &turn.conversation).await? else { return Ok(Put::Deleted) };
+        // Who deletes what it goes on from waits until it is there, or was here before.
+        if !turn.response.previous.is_empty() && !is_there(&mut tx, tenant, &turn.response.previous).await? {
+            return Ok(Put::Deleted);
+        }
         let last = turn.output.last().or(turn.input.last());
         let leaf = last.map_or(turn.at.parent(&current), |message| &message.id);
         if !self.upsert(&mut tx, tenant, &turn.conversation, leaf, &turn.response).await? {
@@ -185,7 +189,13 @@ impl Conversations {
     /// Deletes a response, those that go on from it, and their messages where no conversation of a caller's has them.
     /// Gives these responses: none where there was no such one.
     pub async fn delete_response(&self, tenant: &TenantId, id: &str) -> Result<Vec<Deleted>, StoreError> {
+        let Some(found) = self.response(tenant, id).await? else { return Ok(Vec::new()) };
         let mut tx = self.db.write().await?;
+        // Those that go on from it are in the same conversation: one that is being written now is seen below, or sees that this
+        // one is gone.
+        if lock(&mut tx, tenant, &found.conversation).await?.is_none() {
+            return Ok(Vec::new());
+        }
         let now = now_ms();
         let query = sqlx::query(DELETE).bind(tenant.as_str()).bind(id).bind(now);
         let responses = deleted(&query.fetch_all(&mut *tx).await?)?;
@@ -226,6 +236,11 @@ impl Conversations {
         query.execute(self.db.pool()).await?;
         Ok(())
     }
+}
+
+async fn is_there(tx: &mut Tx, tenant: &TenantId, id: &str) -> Result<bool, StoreError> {
+    const FIND: &str = "SELECT id FROM responses WHERE tenant = $1 AND id = $2 AND deleted_ms = 0";
+    Ok(sqlx::query(FIND).bind(tenant.as_str()).bind(id).fetch_optional(&mut **tx).await?.is_some())
 }
 
 /// Why a response that is there could not be written.

@@ -291,6 +291,7 @@ async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
     turn.response.body = begun.to_owned();
     match keep.conversations.put(&keep.tenant, &turn).await.map_err(store_failed)? {
         Put::Written => Ok(()),
+        Put::Deleted if !turn.response.previous.is_empty() => Err(not_found("response").at("previous_response_id")),
         Put::Deleted | Put::Taken => Err(not_found("conversation")),
     }
 }
