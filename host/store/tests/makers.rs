@@ -163,6 +163,27 @@ async fn a_response_is_not_kept_without_the_one_that_it_goes_on_from() {
     .await;
 }
 
+/// As when the database was lost before it could say that it had it.
+#[tokio::test]
+async fn what_is_written_again_is_there_once() {
+    on_each(|fresh| async move {
+        let [one, two] = ["one", "two"].map(|name| Conversations::of_gateway(fresh.db.clone(), name));
+        one.create(&ann(), &conversation("c"), &[says("a", Role::User)]).await.unwrap();
+        let begun = begun("c", "r", At::Behind("a".into()));
+        let ended = ended(&Turn { input: vec![says("asked", Role::User)], ..begun.clone() }, "answer");
+        for turn in [&begun, &begun, &ended, &ended] {
+            assert_eq!(one.put(&ann(), turn).await.unwrap(), Put::Written, "{}", fresh.name);
+        }
+        assert_eq!(two.put(&ann(), &ended).await.unwrap(), Put::Taken);
+        let page = Page { after: String::new(), limit: 9, order: Order::Ascending };
+        let branch = one.branch(&ann(), "c", "answer", &page).await.unwrap();
+        assert_eq!(branch.iter().map(|message| message.id.as_str()).collect::<Vec<_>>(), ["a", "asked", "answer"]);
+        one.delete_response(&ann(), "r").await.unwrap();
+        assert_eq!(one.put(&ann(), &ended).await.unwrap(), Put::Deleted);
+    })
+    .await;
+}
+
 /// Until it was done, or the gateway that took it is no more.
 #[tokio::test]
 async fn what_another_gateway_does_for_a_key_is_told_from_what_was_done() {

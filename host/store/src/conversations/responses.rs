@@ -114,13 +114,17 @@ const DELETE_SUMMARIES: &str = "UPDATE summaries SET deleted_ms = $2 WHERE tenan
          WHERE m.tenant = $1 AND m.deleted_ms = $2 AND m.deleted_ms > 0 AND m.body <> '')";
 
 impl Conversations {
-    /// Writes a turn, unless what it belongs to was deleted meanwhile, or another gateway makes it by now.
+    /// Writes a turn, unless what it belongs to was deleted meanwhile, or another gateway makes it by now. It may be asked again
+    /// after a failure, also of the commit's acknowledgement alone: what was written is so once.
     pub async fn put(&self, tenant: &TenantId, turn: &Turn) -> Result<Put, StoreError> {
         let mut tx = self.db.write().await?;
         if !turn.listed {
             make_hidden(&mut tx, tenant, &turn.conversation).await?;
         }
         let Some(current) = lock(&mut tx, tenant, &turn.conversation).await? else { return Ok(Put::Deleted) };
+        if self.has_written(&mut tx, tenant, &turn.response).await? {
+            return Ok(Put::Written);
+        }
         // Who deletes what it goes on from waits until it is there, or was here before.
         if !turn.response.previous.is_empty() && !is_there(&mut tx, tenant, &turn.response.previous).await? {
             return Ok(Put::Deleted);
@@ -139,6 +143,15 @@ impl Conversations {
         }
         tx.commit().await?;
         Ok(Put::Written)
+    }
+
+    /// Whether this gateway has written just this before.
+    async fn has_written(&self, tx: &mut Tx, tenant: &TenantId, response: &NewResponse) -> Result<bool, StoreError> {
+        const FIND: &str = "SELECT id FROM responses WHERE tenant = $1 AND id = $2 AND deleted_ms = 0 \
+             AND gateway = $3 AND status = $4 AND body = $5";
+        let query = sqlx::query(FIND).bind(tenant.as_str()).bind(response.id.clone()).bind(&*self.gateway);
+        let query = query.bind(response.status.clone()).bind(response.body.clone());
+        Ok(query.fetch_optional(&mut **tx).await?.is_some())
     }
 
     /// False where it was deleted, or is another's to write.
