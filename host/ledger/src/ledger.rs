@@ -57,15 +57,34 @@ pub struct Ledger {
     unsynced: AtomicBool,
 }
 
-/// A generation that has begun and not ended.
+/// A generation whose beginning is written and whose end is not.
 #[derive(Debug)]
 struct Open {
     tally: Arc<Tally>,
     marked: Tokens,
     /// How many calls the last mark has.
     marked_calls: u64,
-    /// The file that has its beginning.
+    /// The file that has its beginning. It stays until the end is written: a crash before that bills what the marks say.
     segment: u64,
+    /// No mark follows its end.
+    has_ended: bool,
+}
+
+impl Open {
+    /// What the marks that were written do not say yet.
+    fn encode_marks(&self, number: u64, now: (Tokens, u64), bytes: &mut Vec<u8>) -> Result<(), LedgerError> {
+        let (tokens, num_calls) = now;
+        if tokens != self.marked {
+            segment::encode(&Record::Mark(number, tokens), bytes)?;
+        }
+        if num_calls != self.marked_calls {
+            let calls = Record::MarkCalls(number, self.tally.calls());
+            if let Err(error) = segment::encode(&calls, bytes) {
+                tracing::error!("the calls of a generation are not written down before its end: {error}");
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The number of no generation.
@@ -132,7 +151,7 @@ impl Ledger {
 
     /// Generations that have begun and not ended.
     pub fn num_open(&self) -> usize {
-        self.open.lock().len()
+        self.open.lock().values().filter(|open| !open.has_ended).count()
     }
 
     /// Whether the disk takes what is to be kept; the error says what is missing.
@@ -189,7 +208,8 @@ impl Ledger {
         match written {
             Some(Err(error @ LedgerError::TooLong { .. })) => Err(Reject::internal(Fault::Operator, error.to_string())),
             Some(Ok(segment)) => {
-                let open = Open { tally: Arc::clone(tally), marked: Tokens::default(), marked_calls: 0, segment };
+                let (tally, marked) = (Arc::clone(tally), Tokens::default());
+                let open = Open { tally, marked, marked_calls: 0, segment, has_ended: false };
                 self.open.lock().insert(number, open);
                 Ok(number)
             }
@@ -213,8 +233,9 @@ impl Ledger {
         let mut budgets = self.budgets.lock();
         let alerts = budgets.settle(&who.pays(), reserved, amount, now_ms);
         drop(budgets);
-        // Out of the open ones first, so that no mark follows the end.
-        self.open.lock().remove(&number);
+        if let Some(open) = self.open.lock().get_mut(&number) {
+            open.has_ended = true;
+        }
         self.keep(vec![Record::End(number, entry)]);
         self.alert(alerts);
     }
@@ -230,15 +251,26 @@ impl Ledger {
     /// Writes what must not be lost; what the disk has no room for waits.
     fn keep(&self, records: Vec<Record>) {
         match self.write(&records) {
-            Ok(_) => {}
+            Ok(_) => self.close(&records),
             // It would not be shorter later.
             Err(error @ LedgerError::TooLong { .. }) => {
                 tracing::error!("an end is not written down: {error}");
+                self.close(&records);
             }
             Err(error) => {
                 tracing::error!("an end waits in memory until the journal can be written: {error}");
                 self.full.store(true, Ordering::Relaxed);
                 self.unwritten.lock().extend(records);
+            }
+        }
+    }
+
+    /// Their ends need nothing more of the files with their beginnings.
+    fn close(&self, ends: &[Record]) {
+        let mut open = self.open.lock();
+        for record in ends {
+            if let Record::End(number, _) = record {
+                open.remove(number);
             }
         }
     }
@@ -255,24 +287,22 @@ impl Ledger {
     fn mark(&self) -> Result<(), LedgerError> {
         let mut bytes = Vec::new();
         let mut open = self.open.lock();
-        for (number, open) in open.iter_mut() {
-            let tokens = open.tally.tokens();
-            if tokens != open.marked {
-                segment::encode(&Record::Mark(*number, tokens), &mut bytes)?;
-                open.marked = tokens;
-            }
-            let num_calls = open.tally.num_calls();
-            if num_calls != open.marked_calls {
-                open.marked_calls = num_calls;
-                let calls = Record::MarkCalls(*number, open.tally.calls());
-                if let Err(error) = segment::encode(&calls, &mut bytes) {
-                    tracing::error!("the calls of a generation are not written down before its end: {error}");
-                }
-            }
+        let mut marks = Vec::new();
+        for (number, open) in open.iter_mut().filter(|(_, open)| !open.has_ended) {
+            let now = (open.tally.tokens(), open.tally.num_calls());
+            open.encode_marks(*number, now, &mut bytes)?;
+            marks.push((open, now));
         }
-        gauge!("tidegate_ledger_open").set(open.len() as f64);
+        gauge!("tidegate_ledger_open").set(marks.len() as f64);
         // Under the lock, so that no end overtakes its marks.
-        if bytes.is_empty() { Ok(()) } else { self.journal.append(&bytes).map(drop) }
+        if !bytes.is_empty() {
+            self.journal.append(&bytes)?;
+        }
+        // Not before they are written: what could not be is tried again.
+        for (open, now) in marks {
+            (open.marked, open.marked_calls) = now;
+        }
+        Ok(())
     }
 
     /// Writes the ends that waited.
@@ -280,6 +310,7 @@ impl Ledger {
         let mut unwritten = self.unwritten.lock();
         if !unwritten.is_empty() {
             self.write(&unwritten)?;
+            self.close(&unwritten);
             unwritten.clear();
         }
         Ok(())

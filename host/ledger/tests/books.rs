@@ -107,6 +107,70 @@ async fn a_journal_that_cannot_be_written_refuses_new_work_and_loses_no_old() {
     );
 }
 
+/// Waits until the ledger says that its journal can be written, or not.
+async fn until_written(ledger: &Ledger, is_written: bool) {
+    let changed = async {
+        while ledger.health().is_ok() != is_written {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), changed).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_mark_that_could_not_be_written_is_written_once_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let (place, aside) = (folder.path().join("journal"), folder.path().join("aside"));
+    let before = ledger(&place, 1, Budgets::default());
+    let running = charge(&before, "running");
+    running.reserve("m", 10, 100).unwrap();
+    std::fs::rename(&place, &aside).unwrap();
+    running.tally().add_output(7);
+    running.called(running.tool("web", "search"));
+    until_written(&before, false).await;
+    std::fs::rename(&aside, &place).unwrap();
+    until_written(&before, true).await;
+    before.flush().unwrap();
+    let (left, shelf) = (crash(&place), Shelf::default());
+    assert!(drained(&ledger(left.path(), 1 << 20, Budgets::default()), &shelf).await);
+    assert_eq!(shelf.outputs()["running"], (7, "recovered".into()));
+    assert_eq!(shelf.entries()[0].amount(), 7 + 50);
+}
+
+#[tokio::test]
+async fn an_end_that_waits_for_room_keeps_the_file_with_its_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger_before, shelf) = (ledger(folder.path(), 1, Budgets::default()), Shelf::default());
+    let ended = charge(&ledger_before, "ended");
+    ended.reserve("m", 10, 100).unwrap();
+    ended.tally().add_output(7);
+    ledger_before.flush().unwrap();
+    let other = charge(&ledger_before, "other");
+    other.reserve("m", 10, 100).unwrap();
+    other.settle("answered");
+    // Each record takes a file of its own, and where the next would be there is one.
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let last =
+        names.filter_map(|name| name.strip_prefix("usage-")?.strip_suffix(".journal")?.parse::<u64>().ok()).max();
+    let next = folder.path().join(format!("usage-{:010}.journal", last.unwrap() + 1));
+    std::fs::write(&next, "").unwrap();
+    ended.settle("answered");
+    assert_eq!((ledger_before.num_open(), ledger_before.health().is_ok()), (0, false));
+    assert!(drained(&ledger_before, &shelf).await);
+    let left = crash(folder.path());
+    let after = Shelf::default();
+    after.0.lock().behind = shelf.0.lock().behind;
+    assert!(drained(&ledger(left.path(), 1, Budgets::default()), &after).await);
+    assert_eq!(after.outputs()["ended"], (7, "recovered".into()));
+    // Without a crash it is written as it was, once there is room.
+    std::fs::remove_file(&next).unwrap();
+    until_written(&ledger_before, true).await;
+    assert!(drained(&ledger_before, &shelf).await);
+    assert_eq!(shelf.outputs()["ended"], (7, "answered".into()));
+    let files = std::fs::read_dir(folder.path()).unwrap().count();
+    assert!(files <= 4, "{files}");
+}
+
 #[tokio::test]
 async fn files_that_the_database_has_are_deleted_but_for_those_of_open_generations() {
     let folder = tempfile::tempdir().unwrap();
