@@ -35,6 +35,8 @@ pub struct Journal {
     id: String,
     limits: JournalLimits,
     head: Mutex<Head>,
+    /// What could not be made to last.
+    at_risk: Mutex<Vec<AtRisk>>,
     pub(crate) grown: Notify,
     /// Locked for as long as it is open.
     _lock: File,
@@ -48,7 +50,16 @@ struct Head {
     length: u64,
     /// What lies behind `length` is a record that could not be finished.
     torn: bool,
-    unsynced: bool,
+    /// So many bytes were made to last, or are [`AtRisk`].
+    synced: u64,
+}
+
+/// A part of a file that the system could not make last.
+#[derive(Clone, Copy, Debug)]
+struct AtRisk {
+    segment: u64,
+    from: u64,
+    to: u64,
 }
 
 impl Journal {
@@ -59,7 +70,8 @@ impl Journal {
         let id = identity(&folder.join("id"))?;
         let last = segment::list(folder).map_err(LedgerError::file(folder))?.last().copied();
         let head = Head::begin(folder, last.map_or(1, |last| last + 1))?;
-        Ok(Self { folder: folder.to_owned(), id, limits, head: Mutex::new(head), grown: Notify::new(), _lock: lock })
+        let (head, at_risk) = (Mutex::new(head), Mutex::default());
+        Ok(Self { folder: folder.to_owned(), id, limits, head, at_risk, grown: Notify::new(), _lock: lock })
     }
 
     /// Names this journal to a database that takes several.
@@ -81,7 +93,6 @@ impl Journal {
             return Err(LedgerError::file(segment::path(&self.folder, head.segment))(cause));
         }
         head.length += bytes.len() as u64;
-        head.unsynced = true;
         let segment = head.segment;
         drop(head);
         self.grown.notify_one();
@@ -90,19 +101,46 @@ impl Journal {
 
     /// Makes what was appended survive a loss of power.
     pub(crate) fn sync(&self) -> Result<(), LedgerError> {
+        self.save()?;
         let mut head = self.head.lock();
-        if !std::mem::take(&mut head.unsynced) {
+        let part = AtRisk { segment: head.segment, from: head.synced, to: head.length };
+        if part.from == part.to {
             return Ok(());
         }
-        let (file, path) = (head.file.try_clone(), segment::path(&self.folder, head.segment));
+        head.synced = part.to;
+        let file = head.file.try_clone();
         drop(head);
-        file.and_then(|file| file.sync_data()).map_err(LedgerError::file(path))
+        self.last(part, file.and_then(|file| file.sync_data()))
+    }
+
+    /// Notes a part that could not be made to last.
+    fn last(&self, part: AtRisk, outcome: std::io::Result<()>) -> Result<(), LedgerError> {
+        outcome.map_err(|cause| {
+            self.at_risk.lock().push(part);
+            LedgerError::file(segment::path(&self.folder, part.segment))(cause)
+        })
+    }
+
+    /// Makes what could not be made to last so, with what is left of it in memory.
+    fn save(&self) -> Result<(), LedgerError> {
+        let mut at_risk = self.at_risk.lock();
+        while let Some(part) = at_risk.last() {
+            let path = segment::path(&self.folder, part.segment);
+            match rewrite(&path, part.from, part.to) {
+                // The database has it by now.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                outcome => outcome.map_err(LedgerError::file(path))?,
+            }
+            at_risk.pop();
+        }
+        Ok(())
     }
 
     fn rotate(&self, head: &mut Head) -> Result<(), LedgerError> {
         let next = Head::begin(&self.folder, head.segment + 1)?;
         let old = std::mem::replace(head, next);
-        old.file.sync_data().map_err(LedgerError::file(segment::path(&self.folder, old.segment)))
+        let part = AtRisk { segment: old.segment, from: old.synced, to: old.length };
+        self.last(part, old.file.sync_data())
     }
 
     /// The events behind `from`, and the place behind them; as far as one read goes.
@@ -167,7 +205,7 @@ impl Head {
     fn begin(folder: &Path, segment: u64) -> Result<Self, LedgerError> {
         let path = segment::path(folder, segment);
         let file = OpenOptions::new().create_new(true).read(true).append(true).open(&path);
-        Ok(Self { file: file.map_err(LedgerError::file(path))?, segment, length: 0, torn: false, unsynced: false })
+        Ok(Self { file: file.map_err(LedgerError::file(path))?, segment, length: 0, torn: false, synced: 0 })
     }
 
     /// Cuts off what could not be finished.
@@ -222,6 +260,18 @@ fn read_file(path: &Path, offset: u64, most: u64) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Writes what lies there once more. A system that failed to write it takes it for written from then on, and would call a second
+/// try a success that does nothing (<https://wiki.postgresql.org/wiki/Fsync_Errors>).
+fn rewrite(path: &Path, from: u64, to: u64) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(from))?;
+    (&file).take(to - from).read_to_end(&mut bytes)?;
+    file.seek(SeekFrom::Start(from))?;
+    file.write_all(&bytes)?;
+    file.sync_data()
+}
+
 fn lock(folder: &Path) -> Result<File, LedgerError> {
     let path = folder.join("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -246,4 +296,60 @@ fn identity(path: &Path) -> Result<String, LedgerError> {
     let id = format!("{:032x}", u128::from_le_bytes(bytes));
     std::fs::write(path, &id).map_err(LedgerError::file(path))?;
     Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::replace;
+
+    /// Takes what is written to it, and can make nothing last.
+    fn unreliable() -> File {
+        OpenOptions::new().read(true).append(true).open("/dev/null").unwrap()
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_could_not_be_made_to_last_is_not_taken_for_lasting() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path(), JournalLimits::default()).unwrap();
+        journal.append(b"one").unwrap();
+        journal.sync().unwrap();
+        let segment = journal.append(b"two").unwrap();
+        let (path, aside) = (segment::path(folder.path(), segment), folder.path().join("aside"));
+        let file = replace(&mut journal.head.lock().file, unreliable());
+        journal.sync().unwrap_err();
+        // Nor can it be written once more.
+        std::fs::rename(&path, &aside).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        for _ in 0..2 {
+            journal.sync().unwrap_err();
+        }
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::rename(&aside, &path).unwrap();
+        journal.head.lock().file = file;
+        journal.sync().unwrap();
+        assert!(journal.at_risk.lock().is_empty());
+        assert_eq!(std::fs::read(&path).unwrap(), b"onetwo");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_file_that_did_not_last_when_it_was_full_is_written_once_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path(), JournalLimits { segment_bytes: 1, ..Default::default() }).unwrap();
+        let segment = journal.append(b"one").unwrap();
+        let path = segment::path(folder.path(), segment);
+        journal.head.lock().file = unreliable();
+        journal.append(b"two").unwrap_err();
+        assert_eq!(journal.at_risk.lock().len(), 1);
+        journal.sync().unwrap();
+        assert_eq!((journal.at_risk.lock().len(), std::fs::read(&path).unwrap()), (0, b"one".to_vec()));
+        // Deleted, since the database has it.
+        journal.append(b"two").unwrap();
+        journal.head.lock().file = unreliable();
+        journal.append(b"three").unwrap_err();
+        journal.forget_before(journal.head_segment()).unwrap();
+        journal.sync().unwrap();
+    }
 }
