@@ -8,7 +8,7 @@ use crate::backend::{History, Reply, ReplyEvent, RequestContext};
 use crate::behind;
 use crate::error;
 use crate::events::First;
-use crate::generation::{append, cancelled};
+use crate::generation::append;
 use crate::kept::{Kept, store_failed, streams_of};
 use crate::server::Api;
 use bytes::BytesMut;
@@ -76,7 +76,7 @@ impl Answering {
         let context = RequestContext { notebook: Some(self.notebook.clone()), ..context };
         let reply = tokio::select! {
             reply = api.service.chat(chat, context) => reply,
-            () = stopped(&mut self.writer) => Err(cancelled()),
+            () = stopped(&mut self.writer) => Err(Reject::cancelled()),
             () = api.phase.cutting.cancelled() => Err(error::stopping()),
         };
         match reply {
@@ -107,7 +107,7 @@ impl Answering {
                 Some(event) => event,
                 None => tokio::select! {
                     event = reply.next() => event,
-                    () = stopped(&mut self.writer) => Some(Err(cancelled())),
+                    () = stopped(&mut self.writer) => Some(Err(Reject::cancelled())),
                     () = api.phase.cutting.cancelled() => Some(Err(error::stopping())),
                 },
             };
@@ -145,7 +145,7 @@ impl Answering {
             writer.end(match &ended {
                 Ended::Finished(_) => Ok(()),
                 Ended::Failed(reject) => Err(reject.clone()),
-                Ended::Cancelled => Err(cancelled()),
+                Ended::Cancelled => Err(Reject::cancelled()),
             });
         }
         match forgotten {

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use std::future::poll_fn;
 use std::sync::Arc;
 use tidegate_streams::Writer;
-use tidegate_types::{Fault, Reject, RejectKind};
+use tidegate_types::Reject;
 use tidegate_wire::StreamEncoder;
 
 /// Writes `reply` to the log until it ends, somebody stops it, or the server stops. Dropping the reply frees what it
@@ -22,7 +22,7 @@ pub(crate) async fn run(api: Arc<Api>, mut writer: Writer, encoder: StreamEncode
             Some(event) => event,
             None => tokio::select! {
                 event = reply.next() => event,
-                () = poll_fn(|cx| writer.poll_stopped(cx)) => Some(Err(cancelled())),
+                () = poll_fn(|cx| writer.poll_stopped(cx)) => Some(Err(Reject::cancelled())),
                 () = api.phase.cutting.cancelled() => Some(Err(error::stopping())),
             },
         };
@@ -75,10 +75,6 @@ impl Pieces {
 /// An event ends with an empty line, and has none inside: JSON escapes them.
 fn end_of_event(bytes: &[u8]) -> Option<usize> {
     bytes.windows(2).position(|pair| pair == b"\n\n").map(|at| at + 2)
-}
-
-pub(crate) fn cancelled() -> Reject {
-    Reject::new(RejectKind::Invalid, Fault::Client, "the stream was cancelled").code("cancelled")
 }
 
 #[cfg(test)]

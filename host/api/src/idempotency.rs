@@ -129,8 +129,8 @@ async fn make(route: &'static Route, mut exchange: Exchange, asked: Asked, begun
     // The stream alone has ended: what it told is made to its end, and may not be there yet.
     let goes_on = kept.filter(|_| matches!(code, Some(CUT | EVENTS_GONE)));
     let done = match &ended.outcome {
-        // What was cancelled has made what there is of it.
-        Err(reject) if goes_on.is_none() && code != Some("cancelled") => {
+        // What was cancelled has made what there is of it; where nobody was told anything there is nothing to give again.
+        Err(reject) if !begun.is_told() || (goes_on.is_none() && !reject.is_cancelled()) => {
             if let Some(claimed) = claimed {
                 claimed.release().await;
             }

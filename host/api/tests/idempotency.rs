@@ -110,6 +110,11 @@ async fn what_failed_is_free_to_be_tried_again() {
         ("fails", "", 502),
         ("fails-first", r#","stream":true"#, 502),
         ("fails", r#","stream":true"#, 200),
+        // An upstream says so of its own accord.
+        ("says-cancelled", "", 400),
+        ("says-cancelled", r#","stream":true"#, 400),
+        ("breaks-cancelled", "", 400),
+        ("breaks-cancelled", r#","stream":true"#, 200),
     ] {
         let request = once(&format!("{model}{}", more.len()), chat(model, more));
         for _ in 0..2 {

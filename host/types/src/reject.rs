@@ -109,6 +109,17 @@ impl Reject {
         reject
     }
 
+    /// Somebody asked for the end of what was being made, which has made what there is of it.
+    pub fn cancelled() -> Self {
+        Self::new(RejectKind::Invalid, Fault::Client, "the stream was cancelled").code("cancelled")
+    }
+
+    /// Whether it is [`Self::cancelled`], and not a failure of the same code: an upstream chooses its words. What it says comes
+    /// with a cause, which this has not.
+    pub fn is_cancelled(&self) -> bool {
+        *self == Self::cancelled()
+    }
+
     /// Sets the request's field.
     pub fn at(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
@@ -139,3 +150,17 @@ impl fmt::Display for Reject {
 }
 
 impl std::error::Error for Reject {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cancelled_is_told_from_what_says_so() {
+        assert!(Reject::cancelled().is_cancelled());
+        let other = Reject::new(RejectKind::Invalid, Fault::Client, "no").code("cancelled");
+        for said in [other, Reject::cancelled().because("upstream `u`: status 400")] {
+            assert!(!said.is_cancelled(), "{said}");
+        }
+    }
+}

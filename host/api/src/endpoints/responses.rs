@@ -57,7 +57,7 @@ async fn whole_again(api: &Api, tenant: &TenantId, id: &str, wait: bool) -> Resu
             let stored = find(api, tenant, id).await?;
             if wait && stored.is_running() { Err(being_made()) } else { Ok(json(stored.body)) }
         }
-        Some(Err(reject)) if reject.code.as_deref() != Some("cancelled") => Err(reject),
+        Some(Err(reject)) if !reject.is_cancelled() => Err(reject),
         _ => Ok(json(find(api, tenant, id).await?.body)),
     }
 }

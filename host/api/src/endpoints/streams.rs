@@ -31,7 +31,7 @@ pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
             "cancelled"
         }
         Some(Ok(())) => "completed",
-        Some(Err(reject)) if reject.code.as_deref() == Some("cancelled") => "cancelled",
+        Some(Err(reject)) if reject.is_cancelled() => "cancelled",
         Some(Err(_)) => "failed",
     };
     Ok(json(stream_body(id, status)))

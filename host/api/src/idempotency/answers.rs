@@ -130,6 +130,11 @@ impl Begun {
         self.answer.send_replace(Some(answer));
     }
 
+    /// Whether there is an answer, be it not at its end.
+    pub(crate) fn is_told(&self) -> bool {
+        self.answer.borrow().is_some()
+    }
+
     /// Frees the key, and then tells those who were told nothing yet.
     pub(crate) fn fail(self, reject: &Reject) {
         self.answers.lock().remove(self.id, self.serial);

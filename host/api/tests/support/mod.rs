@@ -83,6 +83,7 @@ enum Then {
     End,
     Hang,
     Fail,
+    Say(&'static str),
     Repeat,
     Gate(mpsc::Receiver<Delta>),
 }
@@ -102,6 +103,10 @@ impl Events for Script {
             Then::End => Poll::Ready(None),
             Then::Hang => Poll::Pending,
             Then::Fail => Poll::Ready(Some(Err(Reject::new(RejectKind::BadUpstream, Fault::Upstream, "it broke")))),
+            Then::Say(code) => {
+                let said = Reject::new(RejectKind::Invalid, Fault::Client, "no").code(*code);
+                Poll::Ready(Some(Err(said.because("upstream `u`: an error event"))))
+            }
             Then::Repeat => Poll::Ready(Some(Ok(ReplyEvent::Delta(text("again and again"))))),
             Then::Gate(gate) => gate.poll_recv(cx).map(|delta| delta.map(|delta| Ok(ReplyEvent::Delta(delta)))),
         }
@@ -127,6 +132,11 @@ impl Service for FakeService {
             if model == "missing" {
                 return Err(Reject::new(RejectKind::NotFound, Fault::Client, "no model `missing`").at("model"));
             }
+            if model == "says-cancelled" {
+                let said =
+                    Reject::new(RejectKind::Invalid, Fault::Client, "the stream was cancelled").code("cancelled");
+                return Err(said.because("upstream `u`: status 400"));
+            }
             if model == "full" {
                 return Err(Reject::unavailable(Fault::Engine, "the queue is full", 3));
             }
@@ -140,6 +150,7 @@ impl Service for FakeService {
                 "silent" => (Vec::new(), Then::Hang),
                 "fails-first" => (Vec::new(), Then::Fail),
                 "fails" => (hello.to_vec(), Then::Fail),
+                "breaks-cancelled" => (hello.to_vec(), Then::Say("cancelled")),
                 "flood" => (Vec::new(), Then::Repeat),
                 "long" => {
                     let said = [text(&"x".repeat(4000)), call(), finish(0)];

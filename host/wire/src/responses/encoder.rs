@@ -188,7 +188,7 @@ impl ResponseEncoder {
     /// Ends what is open; `outcome` says how the answer went. Gives how the response ended.
     pub fn end(&mut self, outcome: Result<(), Reject>, out: &mut BytesMut) -> Ended {
         let ended = match (outcome, self.finish) {
-            (Err(reject), _) if reject.code.as_deref() == Some("cancelled") => Ended::Cancelled,
+            (Err(reject), _) if reject.is_cancelled() => Ended::Cancelled,
             (Err(reject), _) => Ended::Failed(reject),
             (Ok(()), Some(reason)) => Ended::Finished(reason),
             (Ok(()), None) => Ended::Failed(Reject::internal(Fault::Engine, "the answer has no end")),

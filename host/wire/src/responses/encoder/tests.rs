@@ -176,7 +176,7 @@ fn many_log_probabilities_are_said_by_the_deltas_and_the_whole_alone() {
 #[test]
 fn a_cut_answer_says_so_and_keeps_what_there_is() {
     let text = || DeltaKind::Text { text: "half".into(), logprobs: Vec::new() };
-    let cancelled = Reject::new(RejectKind::Invalid, Fault::Client, "stop").code("cancelled");
+    let says_so = Reject::new(RejectKind::Invalid, Fault::Client, "stop").code("cancelled");
     for (deltas, outcome, status, event, reason) in [
         (
             vec![text(), DeltaKind::Finish(FinishReason::Length)],
@@ -185,7 +185,8 @@ fn a_cut_answer_says_so_and_keeps_what_there_is() {
             "incomplete",
             json!({"reason": "max_output_tokens"}),
         ),
-        (vec![text()], Err(cancelled), "cancelled", "incomplete", Value::Null),
+        (vec![text()], Err(Reject::cancelled()), "cancelled", "incomplete", Value::Null),
+        (vec![text()], Err(says_so), "failed", "failed", Value::Null),
         (vec![text()], Err(Reject::internal(Fault::Engine, "x")), "failed", "failed", Value::Null),
         (vec![text()], Ok(()), "failed", "failed", Value::Null),
     ] {
