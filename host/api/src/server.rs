@@ -63,7 +63,7 @@ impl Api {
     pub fn new(service: Arc<dyn Service>, auth: impl Into<SharedAuth>, limits: Limits, lanes: Arc<Lanes>) -> Self {
         let auth = auth.into();
         let streams = Streams::new(limits.streams.clone());
-        let answers = Arc::new(Answers::new(limits.idempotency));
+        let answers = Arc::new(Answers::new(limits.idempotency.beside(&limits.streams)));
         let receiving = Bodies::new(limits.max_receiving_bytes);
         let (phase, tasks) = (Phase::default(), TaskTracker::new());
         let (desk, reloading) = (Desk::default(), Arc::default());

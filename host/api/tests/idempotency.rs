@@ -182,6 +182,22 @@ async fn an_answer_that_is_kept_no_more_is_not_made_twice() {
     assert_eq!((code(&again[0]).as_str(), asked(&mut running)), ("idempotency_answer_gone", 0));
 }
 
+/// They stay for a day, and those that others read are not to wait for that.
+#[tokio::test]
+async fn streams_that_are_kept_for_keys_leave_room_for_others() {
+    let streams = StreamLimits { log_bytes: 8 << 10, total_bytes: 64 << 10, ..StreamLimits::default() };
+    let mut running = start(Limits { streams, ..limits() }, Vec::new(), None);
+    let request = |key: usize| once(&format!("k{key}"), chat("long", r#","stream":true"#));
+    for key in 0..30 {
+        let answer = running.ask(request(key)).await;
+        assert_eq!(answer.status, 200, "{key}: {answer:?}");
+    }
+    assert_eq!(asked(&mut running), 30);
+    let [first, last] = [running.ask(request(0)).await, running.ask(request(29)).await];
+    assert_eq!((code(&first).as_str(), last.header("idempotent-replayed")), ("idempotency_answer_gone", Some("true")));
+    assert_eq!(asked(&mut running), 0);
+}
+
 /// It goes on, and is kept: to make it again would be to make it twice.
 #[tokio::test]
 async fn a_kept_response_whose_stream_is_cut_keeps_its_key() {

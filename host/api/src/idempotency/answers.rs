@@ -27,7 +27,7 @@ pub(crate) const KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 pub struct IdempotencyLimits {
     /// Keys that are remembered; the oldest of the tenant with the most make room.
     pub keys: usize,
-    /// Bytes of answers that are kept to be given again; those of the tenant with the most make room, and their keys are
+    /// Bytes of answers that are kept to be given again, at most a quarter of what streams may hold; those of the tenant with the most make room, and their keys are
     /// refused then.
     pub bytes: usize,
 }
@@ -35,6 +35,17 @@ pub struct IdempotencyLimits {
 impl Default for IdempotencyLimits {
     fn default() -> Self {
         Self { keys: 100_000, bytes: 64 << 20 }
+    }
+}
+
+impl IdempotencyLimits {
+    /// The part of what streams may hold that answers may: those that were streamed are in it, and do not go early as others that
+    /// have ended do.
+    const OF_STREAMS: usize = 4;
+
+    /// Bounds that leave room for other streams.
+    pub(crate) fn beside(self, streams: &tidegate_streams::Limits) -> Self {
+        Self { bytes: self.bytes.min(streams.total_bytes / Self::OF_STREAMS), ..self }
     }
 }
 
