@@ -210,6 +210,30 @@ async fn what_another_gateway_does_for_a_key_is_told_from_what_was_done() {
     .await;
 }
 
+/// In the moment between a claim that finds it taken and the look at whose it is, which a trigger makes here.
+#[tokio::test]
+async fn a_key_that_is_released_while_it_is_claimed_is_new() {
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let (store, pool) = (Conversations::new(fresh.db.clone()), fresh.raw().await);
+        let claim = async |request: &str| store.claim(&ann(), "responses", "k", request, request).await.unwrap();
+        assert_eq!(claim("theirs").await, Claim::New);
+        for statement in [
+            "CREATE FUNCTION release() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN DELETE FROM idempotency WHERE object = ''theirs''; RETURN NULL; END'",
+            "CREATE TRIGGER releases AFTER INSERT ON idempotency FOR EACH STATEMENT EXECUTE FUNCTION release()",
+        ] {
+            sqlx::query(statement).execute(&pool).await.unwrap();
+        }
+        assert_eq!(claim("mine").await, Claim::New);
+        assert_eq!(claim("mine").await, Claim::Same { object: "mine".into(), is_running: false });
+        pool.close().await;
+    })
+    .await;
+}
+
 /// A name that a model finds while what it was found in is deleted says nothing of it.
 #[tokio::test]
 async fn a_title_goes_with_what_it_was_found_in() {

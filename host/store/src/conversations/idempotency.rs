@@ -1,12 +1,15 @@
 //! Requests that say which they are: the same one again makes nothing new.
 
-use super::{Conversations, now_ms};
+use super::{Conversations, Tx, now_ms};
 use crate::error::StoreError;
 use sqlx::Row;
 use tidegate_types::TenantId;
 
 /// How long a key is remembered.
 const KEPT_MS: i64 = 24 * 3600 * 1000;
+
+/// How often a key is claimed that others release meanwhile.
+const TRIES: usize = 10;
 
 /// What a key is worth.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,26 +41,42 @@ impl Conversations {
         const CLAIM: &str = "INSERT INTO idempotency \
              (tenant, route, key_hash, fingerprint, object, created_ms, gateway) \
              VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (tenant, route, key_hash) DO NOTHING";
+        let (mut tx, now) = (self.db.write().await?, now_ms());
+        sqlx::query(OLD).bind(now - KEPT_MS).execute(&mut *tx).await?;
+        for _ in 0..TRIES {
+            let query = sqlx::query(CLAIM).bind(tenant.as_str()).bind(route).bind(key_hash);
+            let query = query.bind(fingerprint).bind(object).bind(now).bind(&*self.gateway);
+            let claim = match query.execute(&mut *tx).await?.rows_affected() {
+                0 => self.claimed(&mut tx, tenant, (route, key_hash), fingerprint, now).await?,
+                _ => Some(Claim::New),
+            };
+            // With Postgres another gateway may release it between the two.
+            let Some(claim) = claim else { continue };
+            tx.commit().await?;
+            return Ok(claim);
+        }
+        Err(StoreError::Unavailable(sqlx::Error::RowNotFound))
+    }
+
+    /// What a key stands for that was claimed before, where it is there.
+    async fn claimed(
+        &self,
+        tx: &mut Tx,
+        tenant: &TenantId,
+        (route, key_hash): (&str, &str),
+        fingerprint: &str,
+        now: i64,
+    ) -> Result<Option<Claim>, StoreError> {
         // What this gateway is at is known to it before it asks here.
         const FIND: &str = "SELECT fingerprint, object, (SELECT COUNT(*) FROM gateways g \
                  WHERE g.name = idempotency.gateway AND g.until_ms > $4 AND g.name <> $5) AS running \
              FROM idempotency WHERE tenant = $1 AND route = $2 AND key_hash = $3";
-        let (mut tx, now) = (self.db.write().await?, now_ms());
-        sqlx::query(OLD).bind(now - KEPT_MS).execute(&mut *tx).await?;
-        let query = sqlx::query(CLAIM).bind(tenant.as_str()).bind(route).bind(key_hash);
-        let query = query.bind(fingerprint).bind(object).bind(now).bind(&*self.gateway);
-        let claim = if query.execute(&mut *tx).await?.rows_affected() > 0 {
-            Claim::New
-        } else {
-            let query = sqlx::query(FIND).bind(tenant.as_str()).bind(route).bind(key_hash);
-            let query = query.bind(now).bind(&*self.gateway);
-            let row = query.fetch_one(&mut *tx).await?;
-            let is_same = row.try_get::<String, _>("fingerprint")? == fingerprint;
-            let (object, is_running) = (row.try_get("object")?, row.try_get::<i64, _>("running")? > 0);
-            if is_same { Claim::Same { object, is_running } } else { Claim::Other }
-        };
-        tx.commit().await?;
-        Ok(claim)
+        let query = sqlx::query(FIND).bind(tenant.as_str()).bind(route).bind(key_hash);
+        let row = query.bind(now).bind(&*self.gateway).fetch_optional(&mut **tx).await?;
+        let Some(row) = row else { return Ok(None) };
+        let is_same = row.try_get::<String, _>("fingerprint")? == fingerprint;
+        let (object, is_running) = (row.try_get("object")?, row.try_get::<i64, _>("running")? > 0);
+        Ok(Some(if is_same { Claim::Same { object, is_running } } else { Claim::Other }))
     }
 
     /// Says that what a key was claimed for was done: it is there to be found, or gone.
