@@ -254,6 +254,20 @@ async fn a_history_is_the_recent_messages_and_the_pinned() {
 }
 
 #[tokio::test]
+async fn a_history_is_bounded_by_bytes_and_not_by_characters() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        let messages = ["a", "b"].map(|id| says(id, Role::User, &"é".repeat(1000)));
+        store.create(&ann, &conversation("c", "", 1), &messages).await.unwrap();
+        for (max_bytes, expected) in [(5000, vec!["a", "b"]), (3000, vec!["b"])] {
+            let (history, _) = store.history(&ann, "c", "b", 9, max_bytes).await.unwrap();
+            assert_eq!(ids(&history), expected, "{}: {max_bytes}", fresh.name);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn responses_that_name_each_other_are_one_tree() {
     on_each(|fresh| async move {
         let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));

@@ -36,7 +36,7 @@ macro_rules! newest_of_path {
     ($which:literal) => {
         concat!(
             path!(),
-            ", newest AS (SELECT m.*, SUM(LENGTH(m.body)) OVER (ORDER BY m.position DESC) AS held",
+            ", newest AS (SELECT m.*, SUM(OCTET_LENGTH(m.body)) OVER (ORDER BY m.position DESC) AS held",
             from_path!(),
             $which,
             ") SELECT ",
