@@ -42,6 +42,11 @@ pub(crate) fn bad(name: &str, allowed: &str) -> Reject {
     Reject::invalid(name, format!("`{name}` must be {allowed}")).code("invalid_value")
 }
 
+/// For a page that is empty since nothing is known of what it would begin behind: it is not the end of the list.
+pub(crate) fn unknown_after() -> Reject {
+    bad("after", "the id of something that this list has or had")
+}
+
 /// The character 0 is in no text that a database keeps, and Postgres takes none to look for.
 fn param(query: &str, name: &str) -> Result<Option<String>, Reject> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));

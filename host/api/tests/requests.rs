@@ -8,7 +8,7 @@ mod support;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::{chat, finish, get, limits, post, start, text};
+use support::{chat, finish, get, limits, post, start, start_keeping, text};
 use tidegate_api::{ApiKey, Limits};
 use tidegate_types::{Caller, Class, Form, TenantId};
 
@@ -27,6 +27,36 @@ async fn an_answer_in_one_piece() {
     assert_eq!((asked.form, asked.n), (Form::Chat, 2));
     assert_eq!(answered.header("x-request-id"), Some(cx.request_id.as_str()));
     assert_eq!(cx.caller.tenant, TenantId::new("local"));
+}
+
+/// An empty page would say that the list ends there.
+#[tokio::test]
+async fn a_page_behind_what_a_list_never_had_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = start_keeping(limits(), folder.path()).await;
+    let new = r#"{"items":[{"role":"user","content":"One."},{"role":"user","content":"Two."}]}"#;
+    let id = running.ask(post("/v1/conversations", new)).await.json()["id"].as_str().unwrap().to_owned();
+    let asked = format!(r#"{{"model":"m","input":"Hello!","conversation":"{id}"}}"#);
+    let response = running.ask(post("/v1/responses", asked)).await.json()["id"].as_str().unwrap().to_owned();
+    let items = format!("/v1/conversations/{id}/items");
+    for (list, deletes) in [
+        (format!("/v1/responses/{response}/input_items?"), Some(&items)),
+        (format!("{items}?"), Some(&items)),
+        (format!("{items}?branch=all&"), Some(&items)),
+        ("/v1/conversations?".to_owned(), None),
+    ] {
+        let refused = running.ask(get(&format!("{list}after=other"))).await;
+        let error = &refused.json()["error"];
+        assert_eq!((refused.status, &error["param"], &error["code"]), (400, &json!("after"), &json!("invalid_value")));
+        let last = running.ask(get(&format!("{list}order=asc"))).await.json()["last_id"].as_str().unwrap().to_owned();
+        let end = format!("{list}order=asc&after={last}");
+        assert_eq!(running.ask(get(&end)).await.json()["data"], json!([]), "{list}");
+        // What was deleted since is known.
+        if let Some(of) = deletes {
+            running.ask(get(&format!("{of}/{last}")).replacen("GET", "DELETE", 1)).await;
+            assert_eq!(running.ask(get(&end)).await.json()["data"], json!([]), "{list}");
+        }
+    }
 }
 
 #[tokio::test]

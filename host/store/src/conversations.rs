@@ -175,6 +175,13 @@ impl Conversations {
         Ok(Some(responses))
     }
 
+    /// Whether a page of the tenant's conversations can begin behind this one, be it there or deleted since.
+    pub async fn had(&self, tenant: &TenantId, id: &str) -> Result<bool, StoreError> {
+        const FIND: &str = "SELECT id FROM conversations WHERE tenant = $1 AND id = $2";
+        let query = sqlx::query(FIND).bind(tenant.as_str()).bind(id);
+        Ok(query.fetch_optional(self.db.pool()).await?.is_some())
+    }
+
     /// The tenant's conversations; with `words`, those that have them in a message or the title, whatever the case.
     pub async fn list(&self, tenant: &TenantId, page: &Page, words: &str) -> Result<Vec<Conversation>, StoreError> {
         let statement = if page.order == Order::Descending { LIST_NEWEST } else { LIST_OLDEST };

@@ -5,6 +5,7 @@ use crate::endpoints::items::rendered;
 use crate::exchange::{Exchange, json, with_type};
 use crate::ids;
 use crate::kept::{not_found, store_failed};
+use crate::uri::unknown_after;
 use serde_json::Value;
 use tidegate_store::conversations::{
     Conversation, Feedback, Made, MessageStatus, NewMessage, Order, Page, StoredSummary, now_ms,
@@ -68,6 +69,10 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     let one_more = Page { limit: page.limit + 1, ..page.clone() };
     let found = conversations.list(exchange.caller.owner(), &one_more, &words).await;
     let found = found.map_err(store_failed)?;
+    if found.is_empty() && !page.after.is_empty() {
+        let had = conversations.had(exchange.caller.owner(), &page.after).await.map_err(store_failed)?;
+        had.then_some(()).ok_or_else(unknown_after)?;
+    }
     Ok(json(limited(found.iter().map(shown).collect(), page.limit)))
 }
 

@@ -5,6 +5,7 @@ use crate::body::Response;
 use crate::endpoints::conversations::{find, limited, new_messages, shown};
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed, streams_of};
+use crate::uri::{bad, unknown_after};
 use serde_json::Value;
 use tidegate_store::conversations::{At, Conversation, Feedback, Page, StoredMessage, now_ms};
 use tidegate_types::{Reject, Usage};
@@ -22,9 +23,13 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     let items = match exchange.param("branch")?.as_deref() {
         None => conversations.branch(tenant, &conversation.id, &leaf, &one_more).await,
         Some("all") => conversations.tree(tenant, &conversation.id, &one_more).await,
-        Some(_) => return Err(crate::uri::bad("branch", "all, or left out")),
+        Some(_) => return Err(bad("branch", "all, or left out")),
     };
     let (items, currency) = (items.map_err(store_failed)?, exchange.api.service.currency());
+    if items.is_empty() && !page.after.is_empty() {
+        let had = conversations.had_message(tenant, &conversation.id, &page.after).await.map_err(store_failed)?;
+        had.then_some(()).ok_or_else(unknown_after)?;
+    }
     Ok(json(limited(items.iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
 }
 

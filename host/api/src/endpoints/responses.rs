@@ -15,6 +15,7 @@ use crate::idempotency::being_made;
 use crate::kept::{not_found, store_failed};
 use crate::replay::{EVENTS_GONE, ReplayBody, away, gone};
 use crate::server::Api;
+use crate::uri::unknown_after;
 use std::time::Duration;
 use tidegate_store::conversations::{Page, StoredResponse};
 use tidegate_streams::{CUT, Found};
@@ -144,6 +145,10 @@ pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> 
     find(api, tenant, id).await?;
     let one_more = Page { limit: page.limit + 1, ..page.clone() };
     let items = api.conversations()?.input(tenant, id, &one_more).await.map_err(store_failed)?;
+    if items.is_empty() && !page.after.is_empty() {
+        let had = api.conversations()?.had_input(tenant, id, &page.after).await.map_err(store_failed)?;
+        had.then_some(()).ok_or_else(unknown_after)?;
+    }
     let currency = api.service.currency();
     Ok(json(limited(items.iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
 }

@@ -184,6 +184,20 @@ impl Conversations {
         query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
     }
 
+    /// Whether a page of a conversation can begin behind this message, be that there or deleted since.
+    pub async fn had_message(&self, tenant: &TenantId, conversation: &str, id: &str) -> Result<bool, StoreError> {
+        const FIND: &str = "SELECT id FROM messages WHERE tenant = $1 AND conversation = $2 AND id = $3";
+        let query = sqlx::query(FIND).bind(tenant.as_str()).bind(conversation).bind(id);
+        Ok(query.fetch_optional(self.db.pool()).await?.is_some())
+    }
+
+    /// The same of a page of what was asked of a response.
+    pub async fn had_input(&self, tenant: &TenantId, response: &str, id: &str) -> Result<bool, StoreError> {
+        const FIND: &str = "SELECT id FROM messages WHERE tenant = $1 AND response = $2 AND id = $3";
+        let query = sqlx::query(FIND).bind(tenant.as_str()).bind(response).bind(id);
+        Ok(query.fetch_optional(self.db.pool()).await?.is_some())
+    }
+
     /// All branches, in the order of their writing.
     pub async fn tree(
         &self,
