@@ -10,6 +10,7 @@ use crate::bounds::LengthBounds;
 use crate::context::RequestContext;
 use crate::embed::{Reading, Wanted, as_chat, vectors};
 use crate::estimate::estimated_input;
+use crate::figures::Outcome;
 use crate::gate::{Gate, Hold};
 pub use crate::labels::Labels;
 use crate::labels::labels;
@@ -58,7 +59,7 @@ struct Question {
 impl Question {
     fn end<T>(self, answer: Result<T, Reject>) -> Result<T, Reject> {
         if let Some(charge) = self.charge {
-            charge.settle(if answer.is_ok() { "answered" } else { "failed" });
+            charge.settle(answer.as_ref().map_or_else(Outcome::of, |_| Outcome::Answered).as_str());
         }
         answer
     }
