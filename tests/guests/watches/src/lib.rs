@@ -42,7 +42,8 @@ impl Guest for Component {
             }
         }
         let is_at_seam = setting("seam").is_some_and(|word| text.contains(&word));
-        let action = if comes("halt") || is_at_seam { WindowAction::Halt(halting(&channel)) } else { WindowAction::Pass };
+        let action =
+            if comes("halt") || is_at_seam { WindowAction::Halt(halting(&channel)) } else { WindowAction::Pass };
         let hold = setting("hold").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
         let through = if ending.is_some() { text.len() } else { text.len().saturating_sub(hold) };
         let safe_through = (text.floor_char_boundary(through) as u32).max(settled);
