@@ -12,7 +12,7 @@ use crate::shared::Shared;
 use crate::stats::{EngineStats, Health, Phase};
 use crate::stream::JobStream;
 use crate::thread::ThreadEngine;
-use crate::validate::{check_prompt, too_long, validate};
+use crate::validate::{check_for_vector, check_prompt, too_long, validate};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -109,6 +109,11 @@ impl EngineHandle {
     /// Refuses a prompt that [`Self::submit`] would refuse for its length, before that.
     pub fn check_prompt(&self, num_tokens: usize, wants_tokens: bool) -> Result<(), Reject> {
         check_prompt(num_tokens, &self.shared.facts, self.shared.context, wants_tokens)
+    }
+
+    /// Refuses a prompt for a vector that [`Self::submit`] would refuse, before others of its request are computed.
+    pub fn check_for_vector(&self, prompt: &[u32]) -> Result<(), Reject> {
+        check_for_vector(prompt, &self.shared.facts, self.shared.context)
     }
 
     /// What is said of a prompt that is not submitted, since it has at least so many tokens: more than a job may have.

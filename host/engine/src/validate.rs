@@ -7,9 +7,7 @@ use tidegate_types::{Reject, SamplingParams};
 /// Refuses a job that cannot run on this model.
 pub(crate) fn validate(work: &Work, facts: &ModelFacts, context: usize) -> Result<(), Reject> {
     let job = &work.job;
-    if job.prompt.is_empty() {
-        return Err(Reject::invalid("messages", "the prompt has no tokens"));
-    }
+    check_some(&job.prompt)?;
     match (facts.pooling, job.max_tokens) {
         (None, 0) => return Err(Reject::invalid("max_tokens", "max_tokens is 0; it must be at least 1")),
         (Some(_), 1..) => {
@@ -23,11 +21,29 @@ pub(crate) fn validate(work: &Work, facts: &ModelFacts, context: usize) -> Resul
         return Err(Reject::invalid("response_format", message).code("unsupported_parameter"));
     }
     check_length(work, facts, context)?;
-    if let Some(id) = job.prompt.iter().chain(&work.emitted).find(|id| **id as usize >= facts.vocab) {
-        let message = format!("token {id} is not of model `{}`, which has {}", facts.name, facts.vocab);
-        return Err(Reject::invalid("prompt", message));
-    }
+    check_ids(job.prompt.iter().chain(&work.emitted), facts)?;
     check_sampling(&job.sampling, facts)
+}
+
+/// Refuses a prompt for a vector by all that [`validate`] would.
+pub(crate) fn check_for_vector(prompt: &[u32], facts: &ModelFacts, context: usize) -> Result<(), Reject> {
+    check_some(prompt)?;
+    check_prompt(prompt.len(), facts, context, false)?;
+    check_ids(prompt, facts)
+}
+
+fn check_some(prompt: &[u32]) -> Result<(), Reject> {
+    if prompt.is_empty() { Err(Reject::invalid("messages", "the prompt has no tokens")) } else { Ok(()) }
+}
+
+fn check_ids<'a>(ids: impl IntoIterator<Item = &'a u32>, facts: &ModelFacts) -> Result<(), Reject> {
+    match ids.into_iter().find(|id| **id as usize >= facts.vocab) {
+        None => Ok(()),
+        Some(id) => {
+            let message = format!("token {id} is not of model `{}`, which has {}", facts.name, facts.vocab);
+            Err(Reject::invalid("prompt", message))
+        }
+    }
 }
 
 fn check_length(work: &Work, facts: &ModelFacts, context: usize) -> Result<(), Reject> {

@@ -7,6 +7,7 @@ use crate::stages::LONG_TEXT_BYTES;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_engine::JobStream;
 use tidegate_ledger::Tally;
 use tidegate_text::{AddSpecial, Past, TextError, TextModel, Within};
@@ -15,6 +16,10 @@ use tidegate_types::{Caller, EmbedInput, Embeddings, Fault, Job, JobEvent, Rejec
 
 /// Of one request at the engine together: enough for a batch, and the others wait where they take nobody's place.
 const JOBS_AT_ONCE: usize = 32;
+/// How long a request that has vectors, which are counted, waits at a full queue before it tries again.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How often it does: for half a minute in all.
+const MAX_PAUSES: u32 = 600;
 
 /// Texts with what the model's tokenizer adds to them; marks that callers write into them stay text.
 pub(crate) async fn encode(
@@ -43,8 +48,13 @@ pub(crate) async fn encode(
             error if error.is_callers() => Reject::invalid("input", error.to_string()).code("invalid_value"),
             error => return Reject::internal(Fault::Operator, error.to_string()),
         };
-        reject.at(if inputs.len() == 1 { "input".to_owned() } else { format!("input[{i}]") })
+        reject.at(place_of(i, inputs.len()))
     })
+}
+
+/// Where the `i`-th of so many texts stands in a request.
+pub(super) fn place_of(i: usize, num_texts: usize) -> String {
+    if num_texts == 1 { "input".to_owned() } else { format!("input[{i}]") }
 }
 
 /// A failure says of which text it is.
@@ -72,15 +82,14 @@ pub(crate) async fn by_engine(
     of_each: impl Fn(Vec<f32>) -> Vec<f32>,
     tally: &Tally,
 ) -> Result<Embeddings, Reject> {
-    let single = prompts.len() == 1;
+    let num_texts = prompts.len();
     let at = move |reject: Reject, i: usize| match reject.fault {
-        Fault::Client if single => reject.at("input"),
-        Fault::Client => reject.at(format!("input[{i}]")),
+        Fault::Client => reject.at(place_of(i, num_texts)),
         _ => reject,
     };
     let mut made = Embeddings { vectors: Vec::with_capacity(prompts.len()), usage: Usage::default() };
     let mut waiting = prompts.into_iter().enumerate();
-    let (mut next, mut running) = (waiting.next(), FuturesOrdered::new());
+    let (mut next, mut running, mut pauses) = (waiting.next(), FuturesOrdered::new(), 0);
     loop {
         while running.len() < JOBS_AT_ONCE
             && let Some((i, prompt)) = next.take()
@@ -96,6 +105,12 @@ pub(crate) async fn by_engine(
                     next = Some((i, prompt));
                     break;
                 }
+                // Others of the tenant have filled it since.
+                Err(reject) if is_full(&reject) && !made.vectors.is_empty() && pauses < MAX_PAUSES => {
+                    pauses += 1;
+                    tokio::time::sleep(PAUSE).await;
+                    next = Some((i, prompt));
+                }
                 Err(reject) => return Err(at(reject, i)),
             }
         }
@@ -104,6 +119,10 @@ pub(crate) async fn by_engine(
         made.vectors.push(of_each(vector));
         made.usage += usage;
     }
+}
+
+fn is_full(reject: &Reject) -> bool {
+    reject.code.as_deref() == Some("engine_queue_full")
 }
 
 async fn one(mut stream: JobStream, tally: &Tally) -> Result<(Vec<f32>, Usage), Reject> {
@@ -143,15 +162,4 @@ fn unit(mut vector: Vec<f32>) -> Vec<f32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shortened_vector_has_length_1_too() {
-        assert_eq!(shortened(vec![3.0, 0.0, 4.0], None), [0.6, 0.0, 0.8]);
-        assert_eq!(shortened(vec![0.0; 3], None), [0.0; 3]);
-        let short = shortened(vec![3.0, 0.0, 4.0], Some(2));
-        assert_eq!((&short[..], short.capacity()), (&[1.0, 0.0][..], 2));
-        assert_eq!(shortened(vec![0.0; 3], Some(2)), [0.0; 2]);
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Vectors of texts by one model, wherever it runs: of callers ([`Pipeline::embed`](crate::Pipeline::embed)) and of plugins
 //! (`ask.rs`).
 
-use super::jobs::{by_engine, encode, shortened};
+use super::jobs::{by_engine, encode, place_of, shortened};
 use crate::bounds::LengthBounds;
 use crate::context::RequestContext;
 use crate::estimate::BYTES_PER_TOKEN;
@@ -29,7 +29,8 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Refuses what the model cannot do, and texts that are longer than `bounds`. `estimate` is for a model that runs
+    /// Refuses what the model cannot do, and texts that it cannot read or that are longer than `bounds`, before any is
+    /// computed. `estimate` is for a model that runs
     /// elsewhere, `kept` what the request of `caller` holds.
     pub(crate) async fn of(
         model: &Model,
@@ -49,7 +50,13 @@ impl Reading {
                 if let Some(classifier) = padded {
                     prompts.iter_mut().for_each(|prompt| prompt.truncate(classifier.without_padding(prompt).len()));
                 }
-                prompts.iter().try_for_each(|prompt| bounds.check_text(prompt.len() as u64, ""))?;
+                let is_read = |prompt: &[u32]| {
+                    bounds.check_text(prompt.len() as u64, "").and_then(|()| engine.handle.check_for_vector(prompt))
+                };
+                let is_read = |(i, prompt): (usize, &Vec<u32>)| {
+                    is_read(prompt).map_err(|reject| reject.at(place_of(i, prompts.len())))
+                };
+                prompts.iter().enumerate().try_for_each(is_read)?;
                 let num_tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
                 Ok(Self { prompts, num_tokens })
             }
