@@ -98,6 +98,16 @@ fn a_stop_string_that_waited_behind_white_space_is_found_at_the_end() {
     assert_eq!((told.text.as_str(), told.stopped), ("Done.", true));
 }
 
+/// Before it is known what follows, white space may be that beside a call, which is none of the answer's text.
+#[test]
+fn a_stop_string_of_white_space_ends_text_and_leaves_a_call_behind_it() {
+    let stop = ["\n", "\n\n"];
+    let told = tell("Done.\n\nAnd more.", &stop, false);
+    assert_eq!((told.text.as_str(), told.stopped), ("Done.", true));
+    let told = tell(&format!("Let me see.\n\n{CALL}\n{CALL}"), &stop, false);
+    assert_eq!((told.text.as_str(), told.calls.len(), told.stopped), ("Let me see.", 2, false));
+}
+
 #[test]
 fn tokens_of_reasoning_are_counted_where_it_is_told_from_the_rest() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway/assets/starter");
