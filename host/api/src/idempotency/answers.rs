@@ -27,7 +27,8 @@ pub(crate) const KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 pub struct IdempotencyLimits {
     /// Keys that are remembered; the oldest of the tenant with the most make room.
     pub keys: usize,
-    /// Bytes of answers that are kept to be given again, at most a quarter of what streams may hold; those of the tenant with the most make room, and their keys are
+    /// Bytes of answers that are kept to be given again, at most a quarter of what streams may hold; those of the tenant
+    /// with the most make room, and their keys are
     /// refused then.
     pub bytes: usize,
 }
