@@ -3,6 +3,7 @@
 //! Read next: `fixture/ask.rs` for what a case may ask.
 
 mod ask;
+mod messages;
 
 pub use ask::{Ask, Output, Prompt, Route, Stream, Told, Tool};
 
