@@ -14,7 +14,7 @@ use crate::endpoints::generate;
 use crate::exchange::{Exchange, Inbound};
 use crate::generation::Pieces;
 use crate::receive;
-use crate::replay::{EVENTS_GONE, ReplayBody};
+use crate::replay::ReplayBody;
 use crate::routes::{Access, Route};
 use crate::server::Api;
 use answers::{Begun, Claim, Id, KEY_AGE, Made, MadeBody, Waiting};
@@ -25,7 +25,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_streams::{CUT, Writer};
+use tidegate_streams::Writer;
 use tidegate_types::{Act, Fault, Reject, RejectKind, Retention};
 use tracing::Instrument;
 
@@ -125,9 +125,8 @@ async fn make(route: &'static Route, mut exchange: Exchange, asked: Asked, begun
         Ok(response) => tell(&begun, response, log).await,
         Err(reject) => Ended { outcome: Err(reject), bytes: 0, log: None },
     };
-    let code = ended.outcome.as_ref().err().and_then(|reject| reject.code.as_deref());
-    // The stream alone has ended: what it told is made to its end, and may not be there yet.
-    let goes_on = kept.filter(|_| matches!(code, Some(CUT | EVENTS_GONE)));
+    // The stream may have ended alone: what it told is made to its end, and may not be there yet.
+    let goes_on = kept.filter(|log| !matches!(log.outcome(), Some(Err(_))));
     let done = match &ended.outcome {
         // What was cancelled has made what there is of it; where nobody was told anything there is nothing to give again.
         Err(reject) if !begun.is_told() || (goes_on.is_none() && !reject.is_cancelled()) => {

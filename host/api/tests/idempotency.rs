@@ -225,6 +225,22 @@ async fn a_kept_response_whose_stream_is_cut_keeps_its_key() {
     }
 }
 
+/// The word for a stream that ended before its answer did, of an upstream whose answer did end.
+#[tokio::test]
+async fn a_kept_response_that_failed_is_free_to_be_tried_again_whatever_the_failure_is_called() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut running = start_keeping(limits(), folder.path()).await;
+    let body = r#"{"model":"breaks-cut","input":"Hello!","stream":true}"#;
+    let request = once("k", support::post("/v1/responses", body));
+    for _ in 0..2 {
+        let failed = running.ask(&request).await;
+        assert!(failed.body.contains("\"code\":\"stream_cut\""), "{failed:?}");
+        assert_eq!(failed.header("idempotent-replayed"), None);
+        running.all_dropped().await;
+    }
+    assert_eq!(asked(&mut running), 2);
+}
+
 /// The response whose stream was cut, once it has ended; and its path.
 async fn ended(running: &Running, cut: &str) -> (serde_json::Value, String) {
     let id = cut.split("\"id\":\"resp_").nth(1).unwrap().split('"').next().unwrap();

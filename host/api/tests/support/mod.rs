@@ -151,6 +151,7 @@ impl Service for FakeService {
                 "fails-first" => (Vec::new(), Then::Fail),
                 "fails" => (hello.to_vec(), Then::Fail),
                 "breaks-cancelled" => (hello.to_vec(), Then::Say("cancelled")),
+                "breaks-cut" => (hello.to_vec(), Then::Say("stream_cut")),
                 "flood" => (Vec::new(), Then::Repeat),
                 "long" => {
                     let said = [text(&"x".repeat(4000)), call(), finish(0)];
