@@ -343,18 +343,23 @@ async fn a_stream_that_waits_for_its_output_guard_is_kept_back_and_a_whole_answe
     assert!(ms > 0.0 && times == 1, "{ms} ms, {times} times");
 }
 
+/// As with guards of the answer, who reads no stream waits for the whole of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_during_prefill_keeps_text_back_from_the_first_word() {
+async fn a_guard_during_prefill_keeps_a_stream_back_from_its_first_word() {
     let gate = gate("200 OK").await;
     let gateway = Arc::new(Gateway::start(&asks(&gate, "holds-first", "during-prefill")).await);
-    let asking = Arc::clone(&gateway);
-    let answer = tokio::spawn(async move { asking.chat(ask("Tell me a story about a fox.")).await });
-    until("the engine has a word", || gate.waiting.load(Ordering::SeqCst) == 1 && engine(&gateway).1 > 0).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    gate.open.add_permits(1);
-    assert_eq!(answer.await.unwrap().status, 200);
-    let (ms, times) = held_back(&gateway, "holds-first").await;
-    assert!(ms > 0.0 && times == 1, "{ms} ms, {times} times");
+    for (stream, held) in [(false, 0), (true, 1)] {
+        let (asking, mut request) = (Arc::clone(&gateway), with_model(ask("Tell me a story about a fox.")));
+        request["stream"] = stream.into();
+        let said = engine(&gateway).1;
+        let answer = tokio::spawn(async move { asking.post("/v1/chat/completions", &request).await });
+        until("the engine has a word", || gate.waiting.load(Ordering::SeqCst) == 1 && engine(&gateway).1 > said).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        gate.open.add_permits(1);
+        assert_eq!(answer.await.unwrap().status, 200);
+        let (ms, times) = held_back(&gateway, "holds-first").await;
+        assert!((ms > 0.0) == stream && times == held, "stream: {stream}: {ms} ms, {times} times");
+    }
 }
 
 /// The other half is for other requests, and no call's time runs out while it waits for one of the same request.

@@ -46,16 +46,16 @@ impl Pipeline {
         self.follow_late(request, verdicts)
     }
 
-    /// As [`Self::settled`], while the model works. The guards hold its first word back from when it is there.
+    /// As [`Self::settled`], while the model works. The guards hold the first word of a stream back from when it is there.
     pub(super) async fn settled_beside(
         self: &Arc<Self>,
         mut request: Box<Request>,
         source: &mut Source,
     ) -> Result<Box<Request>, Ended> {
         let Some(PendingVerdicts(mut asking)) = request.pending.take() else { return Ok(request) };
-        let mut first = None;
+        let (is_stream, mut first) = (request.chat.stream, None);
         let verdicts = std::future::poll_fn(|cx| {
-            if first.is_none() && source.poll_ready(cx).is_ready() {
+            if is_stream && first.is_none() && source.poll_ready(cx).is_ready() {
                 first = Some(Instant::now());
             }
             asking.poll_unpin(cx)
