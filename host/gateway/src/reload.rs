@@ -25,8 +25,8 @@ use tokio::sync::Mutex;
 
 /// How often the watcher looks. A file that is being written is looked at again after this time.
 const WATCH: Duration = Duration::from_millis(500);
-/// After this time it tries again what was refused for a reason that may pass.
-const AGAIN: Duration = Duration::from_secs(5);
+/// After so many seconds it tries again what was refused for a reason that may pass, as others may.
+pub(crate) const AGAIN_S: u32 = 5;
 
 /// Reloads one server.
 pub(crate) struct Reloader {
@@ -175,7 +175,8 @@ impl Reloader {
             tokio::time::sleep(WATCH).await;
             let seen = locked(&self.seen).clone();
             let now = seen.again();
-            let is_due = || locked(&self.owed).is_some_and(|since| since.elapsed() >= AGAIN);
+            let is_due =
+                || locked(&self.owed).is_some_and(|since| since.elapsed() >= Duration::from_secs(AGAIN_S.into()));
             if changing.as_ref() == Some(&now) || (now == seen && is_due()) {
                 // What is wrong was logged and counted; the next change is another chance.
                 let _ = self.reload().await;
@@ -188,7 +189,7 @@ impl Reloader {
 }
 
 /// Whether the store is the reason, which was away or full, and not the config.
-fn may_pass(error: &anyhow::Error) -> bool {
+pub(crate) fn may_pass(error: &anyhow::Error) -> bool {
     let passes = |error: &StoreError| matches!(error, StoreError::Unavailable(_) | StoreError::Full(_));
     error.chain().any(|cause| cause.downcast_ref().is_some_and(passes))
 }

@@ -4,7 +4,7 @@ use crate::books::Books;
 use crate::config::ModelConfig;
 use crate::keys::KeyDesk;
 use crate::observe::Metrics;
-use crate::reload::Reloader;
+use crate::reload::{self, Reloader};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
@@ -173,11 +173,18 @@ impl Service for PipelineService {
 
     fn reload(&self) -> BoxFuture<'_, Result<Vec<String>, Reject>> {
         Box::pin(async move {
-            let refused = |why: String| Reject::new(RejectKind::Invalid, Fault::Operator, why).code("reload_refused");
-            let Some(reloader) = self.reloader.get() else {
-                return Err(refused("this server has nothing to reload".into()));
+            let reject = |why: String| Reject::new(RejectKind::Invalid, Fault::Operator, why);
+            let refused = match self.reloader.get() {
+                None => reject("this server has nothing to reload".into()),
+                Some(reloader) => match reloader.reload().await {
+                    Ok(facts) => return Ok(facts),
+                    Err(error) if reload::may_pass(&error) => {
+                        Reject::unavailable(Fault::Operator, format!("{error:#}"), reload::AGAIN_S)
+                    }
+                    Err(error) => reject(format!("{error:#}")),
+                },
             };
-            reloader.reload().await.map_err(|error| refused(format!("{error:#}")))
+            Err(refused.code("reload_refused"))
         })
     }
 

@@ -343,7 +343,7 @@ async fn the_watcher_takes_a_config_again_that_the_absence_of_the_store_kept_out
     gate.open.send_replace(false);
     write("otter");
     let (refused, why) = reload(&gateway).await;
-    assert!(refused == 400 && why.contains("the database does not answer"), "{why}");
+    assert!(refused == 503 && why.contains("the database does not answer"), "{refused}: {why}");
     assert_eq!((status(&gateway, "an otter").await, status(&gateway, "a heron").await), (200, 400));
     gate.open.send_replace(true);
     becomes(&gateway, "an otter", 400).await;
