@@ -89,20 +89,27 @@ fn find(programs: &[PathBuf], remedy: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// A path as a shell takes it for one word.
-fn shell_word(path: &Path) -> String {
+pub(super) fn shell_word(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
     if path.chars().all(plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
-/// Runs a tool; its own words are the error.
+/// Runs a tool; its own words are the error, and where it has done its work, such as a compiler with warnings, are said beside
+/// this program's.
 fn run_tool(command: &mut Command) -> anyhow::Result<()> {
+    run_tool_beside(command, &mut std::io::stderr())
+}
+
+fn run_tool_beside(command: &mut Command, beside: &mut dyn Write) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot run {name}"))?;
     if !output.status.success() {
         let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         bail!("{name} failed ({}):\n{stdout}{stderr}", output.status);
     }
+    // Nobody may read it, which is no reason to fail.
+    let _ = beside.write_all(&output.stderr);
     Ok(())
 }
 
@@ -115,6 +122,18 @@ mod tests {
         for (path, word) in [("/a/b-c_1.0", "/a/b-c_1.0"), ("/my plugin", "'/my plugin'"), ("/it's", r"'/it'\''s'")] {
             assert_eq!(shell_word(Path::new(path)), word);
         }
+    }
+
+    #[test]
+    fn what_a_tool_warns_of_is_said() {
+        let said = |script: &str| {
+            let mut beside = Vec::new();
+            let ran = run_tool_beside(Command::new("sh").args(["-c", script]), &mut beside);
+            (ran.map_err(|error| error.to_string()), String::from_utf8(beside).unwrap())
+        };
+        assert_eq!(said("echo all is well; echo 'unused result' >&2"), (Ok(()), "unused result\n".into()));
+        let (failed, beside) = said("echo 'no such type' >&2; exit 1");
+        assert!(failed.unwrap_err().contains("no such type") && beside.is_empty());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `tidegate plugin new`: a project that builds and passes its test, from files that the program carries.
 
 use super::NewArgs;
+use super::build::shell_word;
 use super::project::{FILE, Language, Manifest, check_name};
 use anyhow::{Context, bail};
 use std::io::Write;
@@ -20,7 +21,8 @@ pub(super) fn run(args: &NewArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let shown = folder.display();
     writeln!(out, "{shown}: write the plugin in {}, its cases in tests.toml; then", args.lang.source())?;
-    writeln!(out, "\n    cd {shown}\n    tidegate plugin build\n    tidegate plugin test")?;
+    let word = shell_word(&folder);
+    writeln!(out, "\n    cd {word}\n    tidegate plugin build\n    tidegate plugin test")?;
     Ok(())
 }
 
