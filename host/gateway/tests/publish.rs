@@ -115,6 +115,49 @@ fn the_same_component_is_packed_and_signed_into_the_same_bytes() {
 }
 
 #[test]
+fn what_is_packed_or_pulled_again_keeps_its_signatures() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    let signed = |by: &[&String]| {
+        let said = desk.good("plugin inspect mine.oci");
+        assert!(by.iter().all(|key| said.contains(*key)) && said.matches("signed by").count() == by.len(), "{said}");
+    };
+    let (first, second) = (desk.key("first.pem"), desk.key("second.pem"));
+    desk.good("plugin pack mine.wasm --sign first.pem");
+    desk.good("plugin push file:mirror --from mine.oci");
+    desk.good("plugin pack mine.wasm");
+    signed(&[&first]);
+    desk.good("plugin sign mine.oci --key second.pem");
+    desk.good("plugin pull file:mirror --output mine.oci");
+    signed(&[&first, &second]);
+    // Another component has been signed by nobody.
+    desk.component("pii-guard", "mine.wasm");
+    desk.good("plugin pack mine.wasm");
+    assert!(!desk.good("plugin inspect mine.oci").contains(&first));
+}
+
+#[test]
+fn a_project_publishes_what_it_has_built_last() {
+    let desk = Desk::new();
+    std::fs::create_dir(desk.path("dist")).unwrap();
+    std::fs::write(desk.path("plugin.js"), "").unwrap();
+    std::fs::write(desk.path("plugin.toml"), "name = \"mine\"\nlang = \"js\"\n").unwrap();
+    let age = |seconds| {
+        let at = std::time::SystemTime::now() - std::time::Duration::from_secs(seconds);
+        std::fs::File::options().append(true).open(desk.path("dist/mine.wasm")).unwrap().set_modified(at).unwrap();
+    };
+    desk.component("template", "dist/mine.wasm");
+    assert!(!desk.good("plugin pack .").contains("is newer"));
+    desk.good("plugin push file:mirror");
+    desk.component("pii-guard", "dist/mine.wasm");
+    age(60);
+    desk.refused("plugin push file:mirror", &["mine.oci holds another component", "mine.wasm", "plugin pack"]);
+    let said = desk.good("plugin pack .");
+    assert!(said.contains("plugin.js is newer than") && said.contains("plugin build"), "{said}");
+    desk.good("plugin push file:mirror");
+}
+
+#[test]
 fn a_folder_that_holds_something_else_is_left_alone() {
     let desk = Desk::new();
     desk.component("template", "mine.wasm");
@@ -455,6 +498,7 @@ fn a_packed_plugin_that_lost_its_signer_asks_for_more() {
     desk.good("plugin pack mine.wasm --sign key.pem");
     desk.good("plugin lock tidegate.toml");
     assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains(&key));
+    std::fs::remove_dir_all(desk.path("mine.oci")).unwrap();
     desk.good("plugin pack mine.wasm");
     desk.refused("plugin lock tidegate.toml", &[&format!("+ no longer signed by {key}"), "--allow-more"]);
 }

@@ -92,15 +92,21 @@ impl Layout {
     /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay.
     pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         let mut index = self.index()?;
-        let mut signatures = self.signatures(&index, &artifact.digest()).unwrap_or_else(|error| {
+        let signatures = self.all_signatures(artifact, &mut index);
+        self.put(artifact, &signatures, Some(tag), &mut index)?;
+        self.write_index(&index)
+    }
+
+    /// Those of an artifact that are there, and those that it brings.
+    fn all_signatures(&self, artifact: &Artifact, index: &mut Index) -> Vec<Signature> {
+        let mut signatures = self.signatures(index, &artifact.digest()).unwrap_or_else(|error| {
             // What is damaged can be had again only by adding it, so it must not be in the way of that.
             tracing::warn!("{}: passed over the signatures that are there: {error:#}", self.folder.display());
             index.forget_signatures(&artifact.digest());
             Vec::new()
         });
         signature::add(&mut signatures, artifact.signatures.iter().cloned());
-        self.put(artifact, &signatures, Some(tag), &mut index)?;
-        self.write_index(&index)
+        signatures
     }
 
     /// Adds a signature to an artifact that is there.
@@ -110,12 +116,12 @@ impl Layout {
         self.write_index(&index)
     }
 
-    /// Makes an artifact the only one, in the place of the only one. A folder that holds more, or what is no plugin, is left
-    /// alone.
+    /// Makes an artifact the only one, in the place of the only one. If that is the same, its signatures stay. A folder that
+    /// holds more, or what is no plugin, is left alone.
     pub fn replace(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         self.check_replaceable()?;
-        let mut index = Index::default();
-        self.put(artifact, &artifact.signatures, Some(tag), &mut index)?;
+        let (signatures, mut index) = (self.all_signatures(artifact, &mut self.index()?), Index::default());
+        self.put(artifact, &signatures, Some(tag), &mut index)?;
         self.write_index(&index)?;
         self.prune(&index)
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const EXTENSION: &str = "oci";
 
 pub(super) fn run(args: &PackArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let component = component(&args.path)?;
+    let component = component(&args.path, out)?;
     let bytes = workbench::component(&component)?;
     let anatomy = workbench::sandbox(Default::default())?.inspect(&bytes).context("the component is not a plugin")?;
     let mut artifact = Artifact::pack(bytes, &anatomy)?;
@@ -61,9 +61,9 @@ fn signature(artifact: &Artifact, key: &PrivateKey) -> anyhow::Result<Signature>
 }
 
 /// A file, or what the project in a folder builds.
-fn component(path: &Path) -> anyhow::Result<PathBuf> {
+fn component(path: &Path, out: &mut dyn Write) -> anyhow::Result<PathBuf> {
     let hint = "`tidegate plugin pack DIR` packs that of another folder, `tidegate plugin pack FILE` a component";
-    if path.is_dir() { Project::open(path, hint)?.built() } else { Ok(path.to_owned()) }
+    if path.is_dir() { Project::open(path, hint)?.built(out) } else { Ok(path.to_owned()) }
 }
 
 /// The folder of a packed plugin of that name, which may have dots.

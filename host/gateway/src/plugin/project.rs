@@ -3,6 +3,7 @@
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The file that makes a folder a project.
@@ -95,11 +96,31 @@ impl Project {
         self.folder.join("dist").join(format!("{}.wasm", self.manifest.name))
     }
 
-    /// The same, for those who need it there.
-    pub(super) fn built(&self) -> anyhow::Result<PathBuf> {
+    /// The same, for those who need it there. Where a file that it is built from is newer, `out` is told.
+    pub(super) fn built(&self, out: &mut dyn Write) -> anyhow::Result<PathBuf> {
         let component = self.component();
         ensure!(component.exists(), "{} is not there; `tidegate plugin build` makes it", component.display());
+        if let Some(newer) = self.newer_than(&component) {
+            let (newer, shown) = (newer.display(), component.display());
+            writeln!(out, "{newer} is newer than {shown}: `tidegate plugin build` makes that anew")?;
+        }
         Ok(component)
+    }
+
+    /// A file of the author's that has changed since the component was made.
+    fn newer_than(&self, component: &Path) -> Option<PathBuf> {
+        let changed = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
+        let made = changed(component)?;
+        let within = |folder: &str| {
+            let listed = std::fs::read_dir(self.folder.join(folder)).into_iter().flatten().flatten();
+            listed.map(|entry| entry.path()).filter(|path| path.is_file())
+        };
+        let named = [self.manifest.lang.source(), FILE.into(), "Cargo.toml".into()].map(|name| self.folder.join(name));
+        named
+            .into_iter()
+            .chain(within("src"))
+            .chain(within("wit"))
+            .find(|path| changed(path).is_some_and(|at| at > made))
     }
 }
 

@@ -1,19 +1,19 @@
 //! `tidegate plugin push` and `pull`: between folders and registries.
 
 use super::{PullArgs, PushArgs, pack, project::Project, workbench};
+use crate::artifact::Artifact;
 use crate::artifact::layout::Layout;
 use crate::artifact::place;
 use crate::artifact::reference::{PlaceName, Reference};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 pub(super) fn push(args: &PushArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let folder = match &args.from {
-        Some(folder) => folder.clone(),
-        None => pack::packed(&Project::open(Path::new("."), "`--from DIR` names a packed plugin")?.component()),
+    let artifact = match &args.from {
+        Some(folder) => Layout::open(folder)?.read(None, None)?,
+        None => of_project(&Project::open(Path::new("."), "`--from DIR` names a packed plugin")?)?,
     };
-    let artifact = Layout::open(&folder)?.read(None, None)?;
     let target = Reference::argument(&args.reference)?;
     let pushed = workbench::runtime()?.block_on(async {
         let access = args.registry.access()?;
@@ -22,6 +22,18 @@ pub(super) fn push(args: &PushArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let count = artifact.signatures.len();
     writeln!(out, "pushed {pushed} ({count} signature{})", if count == 1 { "" } else { "s" })?;
     Ok(())
+}
+
+/// What a project has packed, provided that it is what it has built: what others get is what its tests have seen.
+fn of_project(project: &Project) -> anyhow::Result<Artifact> {
+    let component = project.component();
+    let folder = pack::packed(&component);
+    let artifact = Layout::open(&folder)?.read(None, None)?;
+    if std::fs::read(&component).is_ok_and(|built| built != artifact.component) {
+        let (folder, component) = (folder.display(), component.display());
+        bail!("{folder} holds another component than {component}; `tidegate plugin pack` packs that");
+    }
+    Ok(artifact)
 }
 
 pub(super) fn pull(args: &PullArgs, out: &mut dyn Write) -> anyhow::Result<()> {
