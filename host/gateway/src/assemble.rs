@@ -9,7 +9,7 @@ mod tokens;
 
 pub use check::check;
 pub use models::run_worker;
-pub use stages::HOLDBACK_BYTES;
+pub use stages::{HOLDBACK_BYTES, TOP_K};
 
 use crate::bundled;
 use crate::config::{Config, ModelConfig, PipelineConfig};

@@ -364,6 +364,50 @@ expect.content = "east:0.99,north:0.11"
     assert!(good && said.matches("ok      ").count() == 6, "{said}");
 }
 
+/// The machine's own say nothing of a plugin, and are nobody's to try it with.
+#[test]
+fn a_secret_is_what_the_file_says() {
+    let cases = |secrets: &str, sent: &str| {
+        format!(
+            "[host]\n{secrets}\n[[host.http]]\nurl = \"https://a.example/x\"\n\
+             headers_have = {{ authorization = \"Bearer {sent}\" }}\n[[case]]\nname = \"a\"\n\
+             ask.tool = {{ name = \"secret\", arguments = \"https://a.example/x authorization path\" }}\n\
+             expect.content = \"200 \"\n"
+        )
+    };
+    let grants = OUTSIDE.replace("\"PATH\"", "\"TIDEGATE_NO_SUCH_VARIABLE\"");
+    for (secrets, sent) in [("", "test-path"), ("secrets = { path = \"abc\" }", "abc")] {
+        let (good, said) = run_cases(&guest("reaches"), &format!("{grants}{}", cases(secrets, sent)));
+        assert!(good, "{sent}: {said}");
+    }
+    let (good, said) =
+        run_cases(&guest("reaches"), &format!("{grants}{}", cases("secrets = { other = \"abc\" }", "abc")));
+    assert!(!good && said.contains("secrets: `other` is not granted"), "{said}");
+}
+
+/// As a stage that says nothing else.
+#[test]
+fn a_retriever_is_asked_for_three_passages_and_for_as_many_as_a_case_says() {
+    let cases = "[[case]]\nname = \"as by default\"\nask.retrieve = \"ferries\"\nexpect.ids = [\"c0\", \"c1\", \"c2\"]\n\
+                 [[case]]\nname = \"two\"\nask.retrieve = { text = \"ferries\", top_k = 2 }\n\
+                 expect.ids = [\"c0\", \"c1\"]\n";
+    let (good, said) = run_cases(&guest("honest"), cases);
+    assert!(good, "{said}");
+    let (good, said) = run_cases(&guest("honest"), &cases.replace("top_k = 2", "top_k = 0"));
+    assert!(!good && said.contains("`top_k` is at least 1"), "{said}");
+}
+
+#[test]
+fn a_config_that_no_case_uses_need_not_be_good() {
+    let case =
+        |config: &str| format!("[[case]]\nname = \"a\"\n{config}ask.prompt = \"hello\"\nexpect.action = \"allow\"\n");
+    let own = case("config = { words = [\"heron\"] }\n");
+    let (good, said) = run_cases(&shipped("word-guard"), &format!("[config]\nwords = 7\n{own}"));
+    assert!(good, "{said}");
+    let (good, said) = run_cases(&shipped("word-guard"), &format!("[config]\nwords = 7\n{own}{}", case("")));
+    assert!(!good && said.contains("words"), "{said}");
+}
+
 #[test]
 fn an_answer_may_ask_for_headers_be_over_and_fail() {
     let cases = r#"
@@ -436,7 +480,7 @@ ask.route.prompt = "x"
 ask.route.candidates = [{ id = "a", context = 9, attrs = { waiting = 3 } }, { id = "b", context = 9 }]
 ask.route.findings = [{ category = "x:y", severity = "high" }, { category = "x:z", severity = "low" }]
 ask.route.attrs = { class = "batch" }
-expect = { order = ["b", "a"], reason = "2 findings, 1 attrs" }
+expect = { order = ["b", "a"], reason = "2 findings, 3 attrs" }
 
 [[case]]
 name = "an answer"
@@ -455,6 +499,7 @@ expect.seen = false
         "Part::Text(\\\"Be brief.\\\")",
         "name: \\\"clock\\\", description: \\\"tells the time\\\"",
         "(\\\"temperature\\\", \\\"0.5\\\")",
+        "(\\\"form\\\", \\\"\\\\\\\"chat\\\\\\\"\\\")",
         "ok      what guards saw, and attributes",
         "ok      an answer",
         "outcome: \"failed\", detail: \"timeout\"",
@@ -518,7 +563,7 @@ output = "respond"
 [[case]]
 name = "what a model wrote beside its answer"
 ask.output = { reasoning = "why?", refusal = "no" }
-expect.text = '[Part::Reasoning("why?"), Part::Refusal("no")] ["stop"] None []'
+expect.text = '[Part::Reasoning("why?"), Part::Refusal("no")] ["stop"] None [("model", "\"model\"")]'
 "#;
     for (component, cases) in [
         (shipped("pii-guard"), redacts),
@@ -626,6 +671,9 @@ fn new_makes_a_project_and_refuses_bad_names_and_stages() {
     assert!(folder.path().join("shout/plugin.js").exists() && folder.path().join("shout/tests.toml").exists());
     let (good, said) = plugin(folder.path(), &["new", "shout", "--lang", "js", "--stage", "stream-guard"]);
     assert!(!good && said.contains("is there already"), "{said}");
+    let within = ["new", "shout", "--lang", "js", "--stage", "stream-guard", "--into", "my plugins"];
+    let (good, said) = plugin(folder.path(), &within);
+    assert!(good && said.contains("cd 'my plugins/shout'"), "{said}");
     let (good, said) = plugin(folder.path(), &["new", "Bad Name", "--lang", "js", "--stage", "stream-guard"]);
     assert!(!good && said.contains("[a-z][a-z0-9-]*"), "{said}");
     let (good, said) = plugin(folder.path(), &["new", "x", "--lang", "rust", "--stage", "shell"]);

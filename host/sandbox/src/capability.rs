@@ -23,7 +23,7 @@ pub use folders::Folders;
 pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp, is_reserved};
 pub use kv::{KvRefusal, KvStore, Namespace, check_kv_key};
 pub use log::{escape, for_line};
-pub use memory_kv::MemoryKv;
+pub use memory_kv::{Contents as KvContents, MemoryKv};
 pub use memory_vectors::{MemoryVectors, VectorChange};
 pub use models::{Labels, ModelAsk, ModelReply, ModelService, NoModels};
 pub use vectors::{Collection, VectorEntry, VectorHit, VectorRefusal, VectorStore};

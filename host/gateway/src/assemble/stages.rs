@@ -16,7 +16,8 @@ use tidegate_types::ROUTED_MODEL;
 
 /// Bytes that a stream guard may withhold where its stage says nothing else.
 pub const HOLDBACK_BYTES: usize = 512;
-const TOP_K: u32 = 3;
+/// Passages, or memories, for one question where a stage says nothing else.
+pub const TOP_K: u32 = 3;
 
 /// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
 /// stage whose kinds nobody knows, since its component cannot be read either, is an error here.

@@ -121,11 +121,9 @@ impl SecretConfig {
         }
     }
 
-    /// As the sandbox takes it; fails where the variable is not set, or is nothing that a header can have.
-    fn to_grant(&self, name: &str) -> anyhow::Result<SecretGrant> {
-        let env = &self.env;
-        let value = variable(env).with_context(|| format!("the secret `{name}` is to come from ${env}"))?;
-        let value = value.trim();
+    /// As the sandbox takes it, with that value; fails where it is nothing that a header can have.
+    fn to_grant(&self, name: &str, value: &str) -> anyhow::Result<SecretGrant> {
+        let (env, value) = (&self.env, value.trim());
         let fits = !value.is_empty() && value.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
         ensure!(
             fits,
@@ -208,9 +206,24 @@ impl GrantsConfig {
         Ok(())
     }
 
-    /// As the sandbox takes it; fails where a secret is not there.
+    /// As the sandbox takes it; fails where the variable of a secret is not set.
     pub fn to_grants(&self, tenants: &BTreeMap<String, TenantConfig>) -> anyhow::Result<Grants> {
-        let secret = |(name, secret): (&String, &SecretConfig)| Ok((name.clone(), secret.to_grant(name)?));
+        let value = |name: &str, env: &str| {
+            variable(env).with_context(|| format!("the secret `{name}` is to come from ${env}"))
+        };
+        self.to_grants_with(value, tenants)
+    }
+
+    /// The same, where `value` has a secret's value, by its name and its variable.
+    pub(crate) fn to_grants_with(
+        &self,
+        value: impl Fn(&str, &str) -> anyhow::Result<String>,
+        tenants: &BTreeMap<String, TenantConfig>,
+    ) -> anyhow::Result<Grants> {
+        let secret = |(name, secret): (&String, &SecretConfig)| {
+            let value = value(name, &secret.env)?;
+            Ok((name.clone(), secret.to_grant(name, &value)?))
+        };
         let withheld = tenants.iter().map(|(name, tenant)| (TenantId::new(name.as_str()), tenant.withheld()));
         let model = |(alias, model): (&String, &String)| (alias.clone(), ModelGrant { model: model.clone() });
         Ok(Grants {

@@ -21,7 +21,7 @@ const CALLS: u32 = 100_000;
 const ROOM_BYTES: usize = 1 << 30;
 
 pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (component, mut fixtures) = test::open(args)?;
+    let (component, mut fixtures) = test::open(args, out)?;
     fixtures.grants.kv_kib = fixtures.grants.kv_kib.map(|_| ROOM_BYTES as u64 >> 10);
     let started = Instant::now();
     let world = workbench::world(&component, &fixtures, &fixtures.config, ROOM_BYTES)?;
@@ -103,7 +103,7 @@ async fn time(world: &World, left: &[u32], ask: &Ask, count: u32) -> anyhow::Res
             }
             // A server asks for the list of tools once for many calls.
             Ask::Tool(tool) => drop(cases::call_tool(plugin, tool).await?),
-            ask => drop(cases::call(plugin, ask).await?),
+            ask => drop(cases::call(world, ask).await?),
         }
     }
     Ok(started.elapsed())

@@ -2,7 +2,7 @@
 
 use super::fixture::{self, Ask, Route, Told, Tool};
 use super::stream::{self, Reading};
-use super::workbench::context;
+use super::workbench::{World, context};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tidegate_pipeline::apply_edits;
@@ -10,20 +10,20 @@ use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{
     Action, CallError, Candidate, Exchange, MemoryItem, Output, Prompt, Query, Question, RouteRequest, Summary, Verdict,
 };
-use tidegate_types::{Finding, Message, Part, Role, ToolCall, Usage};
+use tidegate_types::{Caller, Finding, Message, Part, Role, ToolCall, Usage};
 
 /// The outcome of a call: `error` where it failed. A stream guard may withhold so many bytes.
-pub(super) async fn outcome(plugin: &Plugin, ask: &Ask, holdback_bytes: usize) -> anyhow::Result<(Value, usize)> {
+pub(super) async fn outcome(world: &World, ask: &Ask, holdback_bytes: usize) -> anyhow::Result<(Value, usize)> {
     if let Ask::Stream(text) = ask {
-        let Reading { outcome, chunkings } = stream::read(plugin, text, holdback_bytes).await?;
+        let Reading { outcome, chunkings } = stream::read(world, text, holdback_bytes).await?;
         return Ok((outcome, chunkings));
     }
-    Ok((call(plugin, ask).await.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))
+    Ok((call(world, ask).await.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))
 }
 
 /// The outcome of one call, of all but streams.
-pub(super) async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError> {
-    let ctx = context();
+pub(super) async fn call(world: &World, ask: &Ask) -> Result<Value, CallError> {
+    let (plugin, ctx) = (&*world.plugin, context());
     Ok(match ask {
         Ask::Prompt(fixture::Prompt { messages, tools, params }) => {
             let said = match &messages[..] {
@@ -31,6 +31,7 @@ pub(super) async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError>
                 [message] if message.provenance.is_some() => plugin.inspect_outside(&ctx, message).await?,
                 messages => plugin.inspect_prompt(&ctx, Prompt { messages, tools, params }).await?,
             };
+            world.notes.borrow_mut().clone_from(&said.notes);
             verdict(plugin, said, messages.clone())?
         }
         Ask::Output(said) => {
@@ -46,18 +47,27 @@ pub(super) async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError>
             outcome["tools"] = tools.iter().map(|tool| tool.name.as_str()).collect();
             outcome
         }
-        Ask::Retrieve(text) => {
-            let found = plugin.retrieve(&ctx, &Query { text: text.clone(), top_k: 10 }).await?;
+        Ask::Retrieve(fixture::Question { text, top_k }) => {
+            let found = plugin.retrieve(&ctx, &Query { text: text.clone(), top_k: *top_k }).await?;
             let ids: Vec<_> = found.iter().map(|chunk| &chunk.id).collect();
             json!({"ids": ids, "texts": found.iter().map(|chunk| &chunk.text).collect::<Vec<_>>()})
         }
-        Ask::Remember(said) => {
+        Ask::Remember(fixture::Exchange { said, attrs }) => {
             let role = |idx: usize| if idx.is_multiple_of(2) { Role::User } else { Role::Assistant };
             let said = said.iter().enumerate().map(|(idx, text)| Message::text(format!("m{idx}"), role(idx), text));
             let messages: Vec<Message> = said.collect();
-            items(&plugin.remember(&ctx, Exchange { messages: &messages, attrs: &[] }).await?)
+            items(
+                &plugin
+                    .remember(
+                        &ctx,
+                        Exchange { messages: &messages, attrs: &[&attrs[..], &world.notes.take()[..]].concat() },
+                    )
+                    .await?,
+            )
         }
-        Ask::Recall(text) => items(&plugin.recall(&ctx, Question { text, limit: 10 }).await?),
+        Ask::Recall(fixture::Question { text, top_k }) => {
+            items(&plugin.recall(&ctx, Question { text, limit: *top_k }).await?)
+        }
         Ask::Forget(ids) => {
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
             json!({"count": plugin.forget(&ctx, &ids).await?})
@@ -73,7 +83,7 @@ pub(super) async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError>
 
 /// `messages` as the verdict leaves them, with the edits that a server makes, and `text`, that of the last one.
 fn verdict(plugin: &Plugin, verdict: Verdict, mut messages: Vec<Message>) -> Result<Value, CallError> {
-    let mut outcome = json!({"findings": categories(&verdict.findings)});
+    let mut outcome = json!({"findings": categories(&verdict.findings), "attrs": table(&verdict.notes)});
     let action = match verdict.action {
         Action::Allow => "allow",
         Action::Rewrite(edits) => {
@@ -95,6 +105,11 @@ fn verdict(plugin: &Plugin, verdict: Verdict, mut messages: Vec<Message>) -> Res
     outcome["text"] = messages.last().map(text_of).into();
     outcome["messages"] = messages.iter().map(shown).collect();
     Ok(outcome)
+}
+
+/// What a guard notes for its own memory, as a case hands it on.
+fn table(attrs: &[(String, String)]) -> Map<String, Value> {
+    attrs.iter().map(|(key, json)| (key.clone(), serde_json::from_str(json).unwrap_or(Value::Null))).collect()
 }
 
 /// A message as a case says one.
@@ -137,7 +152,8 @@ fn text_of(message: &Message) -> String {
 
 async fn routed(plugin: &Plugin, route: &Route) -> Result<Value, CallError> {
     let findings: Vec<Finding> = route.findings.iter().map(Finding::from).collect();
-    let attrs = fixture::attrs(&route.attrs);
+    let told = [("class", json!(Caller::local().class)), ("key", json!("")), ("tools", json!(false))];
+    let attrs = fixture::with_defaults(route.attrs.clone(), told);
     let request =
         RouteRequest { messages: &route.prompt.0, prompt_tokens: route.tokens, findings: &findings, attrs: &attrs };
     let candidates = route.candidates.iter().map(|candidate| Candidate {
@@ -167,7 +183,7 @@ fn summary(told: &Told) -> Summary<'_> {
     Summary {
         outcome: &told.outcome,
         detail: &told.detail,
-        model: "model",
+        model: fixture::MODEL,
         usage: Usage { input_tokens: 10, cached_tokens: 0, output_tokens: 20, ..Default::default() },
         first: Some(Duration::from_millis(5)),
         total: Duration::from_millis(50),

@@ -3,9 +3,12 @@
 //! Read next: `fixture/ask.rs` for what a case may ask.
 
 mod ask;
+mod kept;
 mod messages;
 
-pub use ask::{Ask, Output, Prompt, Route, Stream, Told, Tool};
+pub use ask::{Ask, MODEL, Output, Prompt, Route, Stream, Told, Tool};
+pub use kept::{Exchange, Question};
+pub(super) use messages::with_defaults;
 
 use crate::config::{GrantsConfig, LimitsConfig};
 use anyhow::{Context, bail, ensure};
@@ -49,6 +52,8 @@ pub struct HostScript {
     pub now_unix_ms: u64,
     /// Of `random`.
     pub seed: u64,
+    /// Values of secrets that are granted; of one that is not here, `test-NAME`.
+    pub secrets: BTreeMap<String, String>,
     /// What is stored before the first case.
     pub kv: BTreeMap<String, String>,
     /// Answers to requests.
@@ -196,7 +201,15 @@ impl HostScript {
             );
         }
         ensure!(self.kv.is_empty() || grants.kv_kib.is_some(), "kv: it is not granted; add `kv_kib = 64` to [grants]");
+        if let Some(name) = self.secrets.keys().find(|name| !grants.secrets.contains_key(*name)) {
+            bail!("secrets: `{name}` is not granted; add `secrets = {{ {name} = \"VARIABLE\" }}` to [grants]");
+        }
         Ok(())
+    }
+
+    /// The value of a secret.
+    pub(super) fn secret(&self, name: &str) -> String {
+        self.secrets.get(name).cloned().unwrap_or_else(|| format!("test-{name}"))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::counted::Counted;
 use super::fixture::{Ask, Case, Fixtures};
 use super::guest_log::heard;
+use super::workbench::World;
 use super::{TestArgs, cases, project, workbench};
 use crate::assemble::HOLDBACK_BYTES;
 use anyhow::{Context, bail};
@@ -10,13 +11,12 @@ use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
-use tidegate_sandbox::Plugin;
 use tokio::runtime::Runtime;
 
 pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (component, fixtures) = open(args)?;
+    let (component, fixtures) = open(args, out)?;
     let failed = run_cases(&component, &fixtures, out)?;
     match failed {
         0 => Ok(()),
@@ -25,10 +25,10 @@ pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 /// The component and the cases that the arguments name.
-pub(super) fn open(args: &TestArgs) -> anyhow::Result<(Vec<u8>, Fixtures)> {
+pub(super) fn open(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<(Vec<u8>, Fixtures)> {
     let file = match &args.file {
         Some(file) => file.clone(),
-        None => project::Project::open(&args.project, project::BY_OPTION)?.built()?,
+        None => project::Project::open(&args.project, project::BY_OPTION)?.built(out)?,
     };
     let cases: PathBuf = args.cases.clone().unwrap_or_else(|| args.project.join("tests.toml"));
     // A component has its project's name.
@@ -47,14 +47,14 @@ pub fn run_cases(component: &[u8], fixtures: &Fixtures, out: &mut dyn Write) -> 
 /// The same, where what plugins count is counted.
 fn run_counted(component: &[u8], fixtures: &Fixtures, counted: &Counted, out: &mut dyn Write) -> anyhow::Result<usize> {
     let runtime = workbench::runtime()?;
-    let (shared, log) = heard(|| workbench::load(component, fixtures, &fixtures.config));
+    let (shared, log) = heard(|| shared(component, fixtures).transpose());
     if shared.is_err() {
         write_log(&log, out)?;
     }
-    let world = Trial { runtime, component, fixtures, shared: shared?, counted };
+    let trial = Trial { runtime, component, fixtures, shared: shared?, counted };
     let mut failed = 0;
     for case in &fixtures.case {
-        let (Ran { wrong, chunkings, slow }, log) = heard(|| world.run(case));
+        let (Ran { wrong, chunkings, slow }, log) = heard(|| trial.run(case));
         let note = if chunkings > 1 { format!(" ({chunkings} chunkings)") } else { String::new() };
         writeln!(out, "{}  {}{note}", if wrong.is_empty() { "ok    " } else { "FAILED" }, case.name)?;
         slow.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
@@ -66,6 +66,12 @@ fn run_counted(component: &[u8], fixtures: &Fixtures, counted: &Counted, out: &m
     }
     out.flush().context("the output is closed")?;
     Ok(failed)
+}
+
+/// The world of cases without a config of their own, where there are some.
+fn shared(component: &[u8], fixtures: &Fixtures) -> Option<anyhow::Result<Rc<World>>> {
+    let is_asked = fixtures.case.iter().any(|case| case.config.is_none());
+    is_asked.then(|| workbench::load(component, fixtures, &fixtures.config).map(Rc::new))
 }
 
 /// What came of a case.
@@ -84,20 +90,24 @@ struct Trial<'a> {
     component: &'a [u8],
     fixtures: &'a Fixtures,
     /// For cases without a config of their own.
-    shared: Arc<Plugin>,
+    shared: Option<Rc<World>>,
     counted: &'a Counted,
 }
 
 impl Trial<'_> {
+    fn world(&self, config: &toml::Table) -> anyhow::Result<Rc<World>> {
+        workbench::load(self.component, self.fixtures, config).map(Rc::new)
+    }
+
     fn run(&self, case: &Case) -> Ran {
-        let plugin = match &case.config {
-            None => Ok(self.shared.clone()),
-            Some(config) => workbench::load(self.component, self.fixtures, config),
+        let world = match (&case.config, &self.shared) {
+            (None, Some(shared)) => Ok(Rc::clone(shared)),
+            (config, _) => self.world(config.as_ref().unwrap_or(&self.fixtures.config)),
         };
-        let (outcome, slow) = match plugin {
-            Ok(plugin) => {
-                plugin.pass_time(Duration::from_millis(case.advance_ms));
-                (self.outcome(&plugin, case), workbench::over_default(&plugin, case.ask.kind()))
+        let (outcome, slow) = match world {
+            Ok(world) => {
+                world.plugin.pass_time(Duration::from_millis(case.advance_ms));
+                (self.outcome(&world, case), workbench::over_default(&world.plugin, case.ask.kind()))
             }
             // A config that is refused is an outcome too.
             Err(error) if case.expect.contains_key("error") => (Ok((json!({"error": format!("{error:#}")}), 1)), None),
@@ -111,11 +121,11 @@ impl Trial<'_> {
 
     /// The outcome of a call, with what the plugin counted in it; and how many chunkings there were of a stream, of which each
     /// is counted, so that no sum says something.
-    fn outcome(&self, plugin: &Plugin, case: &Case) -> anyhow::Result<(Value, usize)> {
+    fn outcome(&self, world: &World, case: &Case) -> anyhow::Result<(Value, usize)> {
         let holdback_bytes = self.fixtures.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES);
         // What it counted when it was loaded is no call's.
         drop(self.counted.take());
-        let (mut outcome, chunkings) = self.runtime.block_on(cases::outcome(plugin, &case.ask, holdback_bytes))?;
+        let (mut outcome, chunkings) = self.runtime.block_on(cases::outcome(world, &case.ask, holdback_bytes))?;
         if !matches!(case.ask, Ask::Stream(_)) {
             outcome["counted"] = json!(self.counted.take());
         }

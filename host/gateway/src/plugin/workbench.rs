@@ -5,11 +5,12 @@ use super::fixture::Fixtures;
 use super::script::{ScriptedHttp, ScriptedModels};
 use crate::config::{Config, LimitsConfig};
 use anyhow::{Context, anyhow};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_sandbox::capability::{Collection, KvStore, MemoryKv, MemoryVectors, Namespace, VectorStore};
+use tidegate_sandbox::capability::{Collection, KvContents, KvStore, MemoryKv, MemoryVectors, Namespace, VectorStore};
 use tidegate_sandbox::stage::{CallContext, Limits, StageKind};
 use tidegate_sandbox::{Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
@@ -38,14 +39,36 @@ pub(super) struct World {
     pub(super) plugin: Arc<Plugin>,
     /// What answers its requests.
     pub(super) http: Arc<ScriptedHttp>,
+    kv: Arc<MemoryKv>,
+    /// What its prompt guard noted last, which a server hands to its memory.
+    pub(super) notes: RefCell<Vec<(String, String)>>,
+}
+
+/// What calls leave in a world: what is in `kv`, and how many requests each answer has left.
+#[derive(Clone)]
+pub(super) struct State {
+    kv: KvContents,
+    http: Vec<u32>,
+}
+
+impl World {
+    pub(super) fn state(&self) -> State {
+        State { kv: self.kv.contents(), http: self.http.left() }
+    }
+
+    /// Goes back, or on, to a state of this world.
+    pub(super) fn set_state(&self, state: &State) {
+        self.kv.put_back(&state.kv);
+        self.http.rearm(&state.http);
+    }
 }
 
 /// Loads a component into the world of its fixtures.
-pub(super) fn load(component: &[u8], fixtures: &Fixtures, config: &toml::Table) -> anyhow::Result<Arc<Plugin>> {
-    Ok(world(component, fixtures, config, ROOM_BYTES)?.plugin)
+pub(super) fn load(component: &[u8], fixtures: &Fixtures, config: &toml::Table) -> anyhow::Result<World> {
+    world(component, fixtures, config, ROOM_BYTES)
 }
 
-/// The same, with that world, in which it may keep so many bytes.
+/// The same, with so many bytes that it may keep.
 pub(super) fn world(
     component: &[u8],
     fixtures: &Fixtures,
@@ -69,7 +92,8 @@ pub(super) fn world(
     };
     let spec = PluginSpec {
         config: serde_json::to_value(config)?,
-        grants: fixtures.grants.to_grants(&BTreeMap::new())?,
+        // The machine's own are no part of a test.
+        grants: fixtures.grants.to_grants_with(|name, _| Ok(host.secret(name)), &BTreeMap::new())?,
         limits,
         // As in a server that is not told otherwise.
         snapshot: Snapshot::WhereSound,
@@ -77,7 +101,7 @@ pub(super) fn world(
     };
     let plugin = sandbox(world)?.load(spec).map_err(explain)?;
     runtime()?.block_on(fill(fixtures, kv.as_ref(), vectors.as_ref()))?;
-    Ok(World { plugin, http })
+    Ok(World { plugin, http, kv, notes: RefCell::default() })
 }
 
 /// Those of the file; times that it does not say are long.

@@ -2,6 +2,10 @@
 //! still have its share ([`Places`]). What is past its time to live is absent at once, and is removed when room is needed, by
 //! whomever.
 
+mod contents;
+
+pub use contents::Contents;
+
 use super::{BoxFuture, CapabilityError, KvRefusal, KvStore, Namespace};
 use crate::slots::share_of;
 use parking_lot::{Mutex, RwLock};
@@ -163,12 +167,13 @@ impl Room<'_> {
     }
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Space {
     entries: HashMap<String, Entry>,
     bytes: u64,
 }
 
+#[derive(Clone)]
 struct Entry {
     value: Vec<u8>,
     expires: Option<Instant>,

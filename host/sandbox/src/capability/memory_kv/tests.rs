@@ -145,3 +145,24 @@ fn a_text_is_no_counter_and_a_counter_does_not_wrap() {
     space.put("m".into(), entry(&i64::MAX.to_string(), None), room, now).unwrap();
     assert!(matches!(space.increment("m".into(), 1, None, room, now), Err(CapabilityError::Invalid(_))));
 }
+
+#[test]
+fn what_was_kept_is_there_again_and_nothing_else() {
+    let kv = MemoryKv::new(1000);
+    let space = |name: &str| Namespace::of_tenant(name, TenantId::new("t"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let set = |name: &str, key: &str| {
+        runtime.block_on(kv.set(&space(name), key.into(), vec![0; 100], None, 1000)).unwrap();
+    };
+    let kept = |name: &str, key: &str| {
+        runtime.block_on(kv.get_many(&space(name), &[key.to_owned()], 1000)).unwrap()[0].is_some()
+    };
+    set("one", "a");
+    let (before, held) = (kv.contents(), kv.held.lock().held());
+    set("one", "b");
+    set("two", "c");
+    runtime.block_on(kv.delete(&space("one"), "a")).unwrap();
+    kv.put_back(&before);
+    assert_eq!((kept("one", "a"), kept("one", "b"), kept("two", "c")), (true, false, false));
+    assert_eq!(kv.held.lock().held(), held, "what is booked is what is kept");
+}
