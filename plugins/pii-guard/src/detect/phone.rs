@@ -8,8 +8,11 @@ use tidegate_plugin_sdk::scan::{Place, Step};
 const MAX_DIGITS: usize = 15;
 /// Of a number without `+` in front.
 pub(super) const MIN_PLAIN_DIGITS: usize = 9;
-/// A space starts another group only while fewer digits are taken: what follows is another number.
+/// Behind a space that comes after so many digits another number may begin: it may be whole there.
 const FULL_DIGITS: usize = 10;
+/// What comes behind such a space belongs to it all the same where the groups before and behind are short, as in
+/// `+90 532 123 45 67`; one of more digits ends a number.
+const MAX_SHORT_GROUP: u8 = 3;
 
 pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     let is_inside = at.before.is_some_and(|c| is_word(c) || "+-./".contains(c));
@@ -20,12 +23,15 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     if number.is_cut && !at.is_last {
         return if number.may_be_phone() { Step::More } else { Step::No };
     }
-    let is_word_behind = at.rest[number.end..].starts_with(is_word);
-    if !is_word_behind && number.is_phone() { Step::Match { len: number.end, rule } } else { Step::No }
+    let is_phone = |number: &Number| !at.rest[number.end..].starts_with(is_word) && number.is_phone();
+    match [Some(number), number.up_to_full()].into_iter().flatten().find(is_phone) {
+        Some(number) => Step::Match { len: number.end, rule },
+        None => Step::No,
+    }
 }
 
 /// Digits in groups, as far as they may belong to one number.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Number {
     has_plus: bool,
     /// `(` before the first digit.
@@ -39,10 +45,20 @@ struct Number {
     end: usize,
     /// The text ended before the number did.
     is_cut: bool,
+    /// Where it may be whole already: what follows may be another number.
+    full: Option<Full>,
+}
+
+/// How far a number went: its digits, groups and bytes.
+#[derive(Clone, Copy)]
+struct Full {
+    num_digits: usize,
+    num_groups: usize,
+    end: usize,
 }
 
 /// A few bytes in place; a number has at most one more digit than a phone number may have.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct List {
     bytes: [u8; MAX_DIGITS + 1],
     len: usize,
@@ -84,8 +100,7 @@ impl Number {
                 return number;
             }
             let between = separator(&bytes[at..]);
-            let is_another = bytes[at] == b' ' && number.is_full(bytes.get(at + 1));
-            if between == 0 || is_another {
+            if between == 0 || bytes[at] == b' ' && !number.goes_on(&bytes[at + 1..]) {
                 return number;
             }
             match bytes.get(at + between) {
@@ -105,6 +120,25 @@ impl Number {
     fn is_full(&self, next: Option<&u8>) -> bool {
         let full = if self.digits.starts_with(b"00") && next != Some(&b'0') { FULL_DIGITS + 2 } else { FULL_DIGITS };
         self.digits.len >= full
+    }
+
+    /// Whether what follows behind a space may be of this number.
+    fn goes_on(&mut self, behind: &[u8]) -> bool {
+        if !self.is_full(behind.first()) {
+            return true;
+        }
+        self.full.get_or_insert(Full { num_digits: self.digits.len, num_groups: self.groups.len, end: self.end });
+        let last = self.groups.last().copied().unwrap_or_default();
+        let next = behind.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        last <= MAX_SHORT_GROUP && next <= usize::from(last) && (next > 0 || behind.is_empty())
+    }
+
+    /// The same number as far as where it may be whole, if it went on from there.
+    fn up_to_full(mut self) -> Option<Self> {
+        let full = self.full.filter(|full| full.end < self.end)?;
+        (self.digits.len, self.groups.len, self.end) = (full.num_digits, full.num_groups, full.end);
+        self.separators.len = full.num_groups.saturating_sub(1);
+        Some(self)
     }
 
     /// Digits at the start, at most one more than a phone number may have.
@@ -218,6 +252,14 @@ mod tests {
             "01 23 45 67 89",
             "06-12345678",
             "0201/123 456",
+            "+90 532 123 45 67",
+            "+380 50 123 45 67",
+            "+43 664 123 45 67",
+            "+998 90 123 45 67",
+            "+49 151 234 567 89",
+            "0151 234 567 89",
+            "0090 532 123 45 67",
+            "0049 151 234 567 89",
             "138 0013 8000",
             "138-0013-8000",
         ];
@@ -225,11 +267,28 @@ mod tests {
             assert_eq!(found(Kind::Phone, &format!("Call {phone}, please.")), [phone]);
             assert_eq!(found(Kind::Phone, phone), [phone]);
         }
-        assert_eq!(found(Kind::Phone, "+1 415 555 2671 10 times"), ["+1 415 555 2671"]);
         for (first, second) in [("0049 30 1234", "030 1234567"), ("0049 30 12345", "030-1234567")] {
             assert_eq!(found(Kind::Phone, &format!("{first} {second}")), [first, second]);
         }
+        for (first, second) in [("+33 6 12 34 56 78", "01 23 45 67 89"), ("01 23 45 67 89", "06-12-34-56-78")] {
+            assert_eq!(found(Kind::Phone, &format!("{first} {second}")), [first, second]);
+        }
         assert_eq!(found(Kind::Phone, "tel:+4930123456."), ["+4930123456"]);
+    }
+
+    #[test]
+    fn a_number_that_is_whole_is_found_whatever_follows_it() {
+        for (phone, behind) in [
+            ("+1 415 555 2671", "10 times"),
+            ("+49 151 234 567", "1000 times"),
+            ("+49 151 234 567", "10th"),
+            ("+49 151 234 567", "12.05.2024"),
+            ("0151-234-567", "89"),
+            ("01 23 45 67 89", "12 12 of them"),
+        ] {
+            let text = format!("{phone} {behind}");
+            assert_eq!(found(Kind::Phone, &text), [phone], "{text}");
+        }
     }
 
     #[test]
