@@ -76,6 +76,16 @@ fn a_stream_is_redacted_across_borders_of_its_pieces() {
 }
 
 #[test]
+fn a_word_of_a_script_without_spaces_is_found_wherever_pieces_end() {
+    let guard = plugin::<WordGuard>(r#"{"words":["密码","비밀","cat"],"patterns":["\\b口令\\d\\b"]}"#);
+    let text = "我的密码是cat，비밀은 口令7吗，cats 密";
+    let expected = "我的[redacted]是[redacted]，[redacted]은 [redacted]吗，cats 密";
+    for at in 0..=text.len() {
+        assert_eq!(assert_same_for_any_chunking(&guard, &Host::default(), text, &[at]).text, expected);
+    }
+}
+
+#[test]
 fn text_that_begins_nothing_leaves_at_once() {
     let pieces = ["Think", " of", " quick", " dogs"];
     let outcome = Host::default().stream(&plugin::<WordGuard>(CONFIG), &pieces).unwrap();
@@ -94,7 +104,7 @@ fn a_match_leaves_as_soon_as_it_is_sure() {
 fn awkward() -> impl Strategy<Value = String> {
     const PIECES: &[&str] = &[
         "project", "nightjar", " ", "\n", "cat", "c", "a", "+", "C++", "emp", "-", "12", "345", "6", "ab", "abc", "b",
-        "é", "_", "s", "\"", "\\n", "\\", ",",
+        "é", "密", "_", "s", "\"", "\\n", "\\", ",",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
 }

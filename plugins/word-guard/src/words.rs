@@ -69,7 +69,7 @@ impl Words {
 
     /// The longest word at a place.
     pub fn step(&self, at: Place<'_>, rule: usize) -> Step {
-        let begins_inside = at.before.is_some_and(is_word) && at.rest.starts_with(is_word);
+        let begins_inside = at.before.is_some_and(is_joined) && at.rest.starts_with(is_joined);
         if self.whole && begins_inside {
             return Step::No;
         }
@@ -83,8 +83,8 @@ impl Words {
             node = children[child].1 as usize;
             if self.nodes[node].ends_word {
                 match chars.peek() {
-                    Some((_, next)) if self.whole && is_word(c) && is_word(*next) => {}
-                    None if self.whole && is_word(c) && !at.is_last => return Step::More,
+                    Some((_, next)) if self.whole && is_joined(c) && is_joined(*next) => {}
+                    None if self.whole && is_joined(c) && !at.is_last => return Step::More,
                     _ => best = Some(start + c.len_utf8()),
                 }
             }
@@ -99,6 +99,50 @@ fn found(len: Option<usize>, rule: usize) -> Step {
 
 pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
+}
+
+/// Whether a word goes on from such a character to another of the kind: one of a word in a script that has spaces between words.
+fn is_joined(c: char) -> bool {
+    is_word(c) && !is_spaceless(c)
+}
+
+/// Whether a word may begin or end between two characters; beside one of a script without spaces, always.
+pub(crate) fn is_border(before: Option<char>, after: Option<char>) -> bool {
+    let is_alone = |c: Option<char>| c.is_some_and(|c| is_word(c) && is_spaceless(c));
+    before.is_some_and(is_word) != after.is_some_and(is_word) || is_alone(before) || is_alone(after)
+}
+
+/// Scripts in which no space tells where a word ends. Korean has spaces, but behind most words a particle without one, which is
+/// no other word: `비밀은` is about `비밀`.
+fn is_spaceless(c: char) -> bool {
+    const RANGES: [(char, char); 15] = [
+        // Thai, Lao, Tibetan, Burmese.
+        ('\u{e00}', '\u{109f}'),
+        // Hangul's letters.
+        ('\u{1100}', '\u{11ff}'),
+        // Khmer.
+        ('\u{1780}', '\u{17ff}'),
+        // Tai Le, New Tai Lue, and Tai Tham.
+        ('\u{1950}', '\u{19df}'),
+        ('\u{1a20}', '\u{1aaf}'),
+        // Signs of repetition, kana, bopomofo, Hangul's letters alone, smaller kana.
+        ('\u{3005}', '\u{3007}'),
+        ('\u{3031}', '\u{31ff}'),
+        // Chinese characters.
+        ('\u{3400}', '\u{9fff}'),
+        ('\u{f900}', '\u{faff}'),
+        ('\u{20000}', '\u{3ffff}'),
+        // Hangul.
+        ('\u{a960}', '\u{a97f}'),
+        ('\u{ac00}', '\u{d7ff}'),
+        // More Burmese.
+        ('\u{a9e0}', '\u{a9ff}'),
+        ('\u{aa60}', '\u{aa7f}'),
+        // Kana and Hangul of half width.
+        ('\u{ff66}', '\u{ffdc}'),
+    ];
+    // Most text is below them.
+    c >= '\u{e00}' && RANGES.iter().any(|(first, last)| (first..=last).contains(&&c))
 }
 
 /// One character for all white space, and one for both cases where Unicode has a lower case of one character.
@@ -153,6 +197,20 @@ mod tests {
     fn parts_and_cases_are_told_apart_when_asked() {
         assert_eq!(found_in(&["cat"], true, false, "scatter CAT"), ["cat", "CAT"]);
         assert_eq!(found_in(&["cat"], false, true, "Cat cat"), ["cat"]);
+    }
+
+    #[test]
+    fn words_of_scripts_without_spaces_are_found_beside_other_characters() {
+        let check = |word, text, expected: &[&str]| assert_eq!(found_in(&[word], true, true, text), expected, "{text}");
+        check("密码", "我的密码是什么？密码", &["密码", "密码"]);
+        check("パスワード", "新しいパスワードを教えて", &["パスワード"]);
+        check("ﾊﾟｽﾜｰﾄﾞ", "新しいﾊﾟｽﾜｰﾄﾞを", &["ﾊﾟｽﾜｰﾄﾞ"]);
+        check("รหัส", "ขอรหัสผ่าน", &["รหัส"]);
+        check("비밀", "그 비밀은 비밀이다", &["비밀", "비밀"]);
+        check("cat", "是cat吗", &["cat"]);
+        check("cat", "是cats吗", &[]);
+        check("cat", "猫cat_1", &[]);
+        check("пароль", "мой пароль密, пароли, паролью", &["пароль"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! An expression as a program for a machine that is in many states at once (Thompson's construction).
 
 use super::parse::{Class, Kind, Tree};
-use crate::words::is_word;
+use crate::words::{is_border, is_word};
 
 /// Instructions of one pattern; repetition in braces is written out.
 const MAX_INSTRUCTIONS: usize = 4096;
@@ -100,7 +100,7 @@ impl Program {
     /// Follows what takes no character, between `before` and `after`; only instructions that take one stay.
     /// Returns whether a match ends here.
     pub(super) fn settle(&self, ways: &mut Ways, before: Option<char>, after: Option<char>) -> bool {
-        self.settle_at(ways, before.is_some_and(is_word) != after.is_some_and(is_word))
+        self.settle_at(ways, is_border(before, after))
     }
 
     /// At the end of what is known: whether a match ends here, if that does not hang on the next character and no

@@ -88,6 +88,9 @@ fn expressions_match_as_usual_and_the_longest_match_counts() {
     check("ü{2}", "üÜ", &["üÜ"]);
     check("[А-Я]{3}", "мир", &["мир"]);
     check("a{0,2}b", "aaab b", &["aab", "b"]);
+    check(r"\b密码\b", "我的密码是 密码", &["密码", "密码"]);
+    check(r"\bEMP-\d+\b", "员工EMP-12的 EMP-12x", &["EMP-12"]);
+    check(r"\w+", "密码 ok", &["密码", "ok"]);
 }
 
 #[test]
