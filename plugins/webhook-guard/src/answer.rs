@@ -1,10 +1,9 @@
 //! What the service may answer. Anything else is a failure of the guard, never an `allow`.
 
-use crate::places;
+use crate::places::{Finder, Found};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashSet;
-use std::ops::Range;
 use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::{Changes, Error, Finding, Findings, Message, Refusal, Severity, Verdict};
 
@@ -103,17 +102,12 @@ impl Answer {
                     None => refusal,
                 })
             }
-            Kind::Redact => {
-                check_all_found(messages, &self.redactions)?;
-                let (mut changes, redactions) = (Changes::default(), distinct(&self.redactions));
-                messages.iter().for_each(|message| redact(message, &redactions, &mut changes));
-                match changes.into_edits() {
-                    Some(edits) => Verdict::rewrite(edits),
-                    None => Verdict::refuse(
-                        Refusal::new("webhook", message).because("the service redacts more than a verdict can"),
-                    ),
-                }
-            }
+            Kind::Redact => match changes(messages, &self.redactions)?.into_edits() {
+                Some(edits) => Verdict::rewrite(edits),
+                None => Verdict::refuse(
+                    Refusal::new("webhook", message).because("the service redacts more than a verdict can"),
+                ),
+            },
         };
         Ok(verdict.with(self.findings.into_list()))
     }
@@ -159,11 +153,26 @@ impl Seen<'_> {
     }
 }
 
-/// What is not in the text as the service gives it (with other white space, say) is there in another form, and would stay.
-fn check_all_found(messages: &[&Message], redactions: &[Redaction]) -> Result<(), Error> {
-    let is_there = |find: &str| messages.iter().any(|message| message.texts().any(|(_, text)| text.contains(find)));
-    match redactions.iter().all(|redaction| redaction.find.is_empty() || is_there(&redaction.find)) {
-        true => Ok(()),
+/// All places of all texts that are to go. Where places overlap, all of them becomes what stands for the first; of two that begin
+/// at one place, for the longer one.
+///
+/// # Errors
+/// For a text that is nowhere: what is not there as the service gives it (with other white space, say) is there in another form, and
+/// would stay.
+fn changes<'a>(messages: &[&'a Message], redactions: &[Redaction]) -> Result<Changes<'a>, Error> {
+    let redactions = distinct(redactions);
+    let finds: Vec<&str> = redactions.iter().map(|redaction| redaction.find.as_str()).collect();
+    let (mut changes, mut finder) = (Changes::default(), Finder::new(&finds));
+    for message in messages {
+        for (part, text) in message.texts() {
+            for Found { range, idx } in finder.places(text) {
+                let with = redactions[idx].with.clone().unwrap_or_else(|| REDACTED.into());
+                changes.replace(&message.id, part, text, range, with);
+            }
+        }
+    }
+    match finder.has_met_all() {
+        true => Ok(changes),
         false => Err(Error::Other("the service redacts what is not in the text".into())),
     }
 }
@@ -171,26 +180,5 @@ fn check_all_found(messages: &[&Message], redactions: &[Redaction]) -> Result<()
 /// Each text once, with what is said of it first: services name one for each of its places.
 fn distinct(redactions: &[Redaction]) -> Vec<&Redaction> {
     let mut seen = HashSet::new();
-    redactions.iter().filter(|redaction| seen.insert(redaction.find.as_str())).collect()
-}
-
-/// Every place of every text that is to go. Where places overlap, all of them becomes what stands for the first; of two
-/// that begin at one place, for the longer one.
-fn redact<'a>(message: &'a Message, redactions: &[&Redaction], changes: &mut Changes<'a>) {
-    for (part, text) in message.texts() {
-        let found = redactions.iter().copied().flat_map(|redaction| {
-            let places = places::of(&redaction.find, text).into_iter();
-            places.map(move |place| (place, redaction))
-        });
-        let mut places: Vec<(Range<usize>, &Redaction)> = found.collect();
-        places.sort_by_key(|(place, _)| (place.start, usize::MAX - place.end));
-        let mut places = places.into_iter().peekable();
-        while let Some((mut place, redaction)) = places.next() {
-            while let Some((next, _)) = places.next_if(|(next, _)| next.start < place.end) {
-                place.end = place.end.max(next.end);
-            }
-            let with = redaction.with.clone().unwrap_or_else(|| REDACTED.into());
-            changes.replace(&message.id, part, text, place, with);
-        }
-    }
+    redactions.iter().filter(|redaction| !redaction.find.is_empty() && seen.insert(redaction.find.as_str())).collect()
 }
