@@ -82,7 +82,8 @@ impl Answer {
             redactions,
             findings: said.findings.map(findings).unwrap_or_default(),
         };
-        if answer.verdict == Kind::Redact && answer.redactions.iter().all(|redaction| redaction.find.is_empty()) {
+        let is_empty = |redaction: &Redaction| redaction.find.is_empty();
+        if answer.verdict == Kind::Redact && (answer.redactions.is_empty() || answer.redactions.iter().any(is_empty)) {
             return Err(Error::Other("the service says `redact` and not what".into()));
         }
         Ok(answer)
@@ -180,5 +181,5 @@ fn changes<'a>(messages: &[&'a Message], redactions: &[Redaction]) -> Result<Cha
 /// Each text once, with what is said of it first: services name one for each of its places.
 fn distinct(redactions: &[Redaction]) -> Vec<&Redaction> {
     let mut seen = HashSet::new();
-    redactions.iter().filter(|redaction| !redaction.find.is_empty() && seen.insert(redaction.find.as_str())).collect()
+    redactions.iter().filter(|redaction| seen.insert(redaction.find.as_str())).collect()
 }

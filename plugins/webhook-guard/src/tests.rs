@@ -152,6 +152,8 @@ fn what_is_no_answer_is_a_failure_and_never_an_allow() {
     check(200, r#"{"verdict":"maybe"}"#, "not understood");
     check(200, r#"{"verdict":"redact"}"#, "not what");
     check(200, r#"{"verdict":"redact","redactions":null}"#, "not what");
+    check(200, r#"{"verdict":"redact","redactions":[{"find":""}]}"#, "not what");
+    check(200, r#"{"verdict":"redact","redactions":[{"find":"Jo"},{"find":""}]}"#, "not what");
     check(200, r#"{"verdict":"redact","redactions":[{"find":3}]}"#, "not understood");
     check(200, r#"{"verdict":"redact","redactions":[{"find":"Bob"}]}"#, "not in the text");
     // One of two was seen in another form: it would stay.
