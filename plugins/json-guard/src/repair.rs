@@ -2,7 +2,7 @@
 //! nothing inside of the value is touched: an answer with a trailing comma, single quotes or a missing brace stays
 //! invalid, and so does one with two values, for nobody knows which was meant.
 
-use crate::json::{is_space, parse_prefix};
+use crate::json::{is_space, parse, parse_prefix};
 use serde::Deserialize;
 use std::ops::Range;
 
@@ -24,8 +24,10 @@ pub fn find(text: &str, repairs: &[Repair]) -> Range<usize> {
     {
         return inside;
     }
+    // A string may say anything: brackets within one that is the whole answer are its own.
     if repairs.contains(&Repair::Prose)
         && let Some(only) = only_value(text, whole.clone())
+        && (only == whole || parse(&text[whole.clone()]).is_err())
     {
         return only;
     }
@@ -121,5 +123,8 @@ mod tests {
             check(cut_off, &both, cut_off);
         }
         check("{\"a\":1} as of [", &both, "{\"a\":1}");
+        check("\"see [1]\"", &both, "\"see [1]\"");
+        check("```json\n\"see [1]\"\n```", &both, "\"see [1]\"");
+        check("\"see\" [1]", &both, "[1]");
     }
 }
