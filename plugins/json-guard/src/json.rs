@@ -43,7 +43,8 @@ impl Number {
     pub fn compare(self, other: Self) -> std::cmp::Ordering {
         match (self.whole, other.whole) {
             (Some(a), Some(b)) => a.cmp(&b),
-            _ => self.float.total_cmp(&other.float),
+            // Zero has two signs and is one number; none is NaN.
+            _ => self.float.partial_cmp(&other.float).unwrap_or(std::cmp::Ordering::Equal),
         }
     }
 }

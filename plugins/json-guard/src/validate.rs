@@ -211,6 +211,15 @@ mod tests {
     }
 
     #[test]
+    fn zero_is_zero_with_either_sign() {
+        for zero in ["0", "-0", "0.0", "-0.0", "-0e0"] {
+            assert_eq!(of(r#"{"minimum":0,"maximum":0}"#, zero), [""; 0], "{zero}");
+            assert_eq!(of(r#"{"minimum":-0.0,"maximum":-0.0}"#, zero), [""; 0], "{zero}");
+            assert_eq!(of(r#"{"exclusiveMaximum":0}"#, zero).len(), 1, "{zero}");
+        }
+    }
+
+    #[test]
     fn combinations_hold_as_a_whole() {
         let any = r#"{"anyOf":[{"type":"string"},{"type":"integer","exclusiveMinimum":3}]}"#;
         assert!(of(any, "4").is_empty() && of(any, "\"x\"").is_empty());
