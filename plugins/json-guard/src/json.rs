@@ -3,6 +3,7 @@
 //! An object with the same key twice is refused: readers disagree about which one counts. Nesting is bounded, so that
 //! no answer can use up the stack.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -137,6 +138,17 @@ pub fn parse_prefix(text: &str) -> Result<(Json, usize), Problem> {
     Ok((value, reader.at))
 }
 
+/// A key or place as it is told. A model may write long ones, and a refusal that is longer than the host takes would be none.
+pub(crate) fn told(text: &str) -> Cow<'_, str> {
+    const HALF_CHARS: usize = 50;
+    let num_chars = text.chars().count();
+    let behind = |num: usize| text.char_indices().nth(num).map_or(text.len(), |(at, _)| at);
+    match num_chars <= 2 * HALF_CHARS {
+        true => text.into(),
+        false => format!("{}…{}", &text[..behind(HALF_CHARS)], &text[behind(num_chars - HALF_CHARS)..]).into(),
+    }
+}
+
 pub(crate) fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r')
 }
@@ -200,7 +212,7 @@ impl Reader<'_> {
             let start = self.at;
             let key = self.string()?;
             if !names.insert(key.clone()) {
-                return Err(Problem { at: start, what: format!("the key `{key}` comes twice") });
+                return Err(Problem { at: start, what: format!("the key `{}` comes twice", told(&key)) });
             }
             self.skip_space();
             if !self.skip(":") {

@@ -89,6 +89,22 @@ fn another_answer_is_refused_with_what_is_wrong() {
     assert!(matches!(&verdict.action, Action::Refuse(refusal) if refusal.public_message.contains("it is no JSON")));
 }
 
+/// A refusal of more than the stage's `output_bytes` would be a failure.
+#[test]
+fn an_answer_with_long_keys_is_refused_in_few_words() {
+    let key = "é".repeat(100_000);
+    let object = |members: &str| format!("{{{members}}}");
+    let keys: Vec<String> = (0..9).map(|n| format!("\"{key}{n}\":{{\"{key}\":1}}")).collect();
+    let schema = r#"{"additionalProperties":{"additionalProperties":false}}"#;
+    let guard: JsonGuard = plugin(&format!("{{\"schema\":{schema}}}"));
+    for answer in [object(&keys.join(",")), object(&format!("\"{key}\":1,\"{key}\":1"))] {
+        let verdict = guard.inspect_output(&Context::default(), &text(&answer)).unwrap();
+        let Action::Refuse(refusal) = &verdict.action else { panic!("{verdict:?}") };
+        assert!(refusal.public_message.len() < 4_096, "{} bytes", refusal.public_message.len());
+        assert!(refusal.public_message.contains("é…é"), "{}", refusal.public_message);
+    }
+}
+
 #[test]
 fn an_answer_that_was_cut_off_says_so() {
     let verdict = inspect("", &answer(vec![Part::Text("{\"name\":\"An".into())], "length"));

@@ -1,6 +1,6 @@
 //! A value against a schema: what is wrong, each with its place as a JSON pointer.
 
-use crate::json::{Json, Number};
+use crate::json::{Json, Number, told};
 use crate::schema::{Bound, Node, NodeIdx, Schema, Type, escaped};
 use std::cmp::Ordering;
 
@@ -31,7 +31,7 @@ struct Check<'a> {
 impl Check<'_> {
     fn tell(&mut self, path: &str, what: impl FnOnce() -> String) {
         if self.told.len() < MAX_PROBLEMS {
-            let place = if path.is_empty() { "the answer" } else { path };
+            let place = if path.is_empty() { "the answer".into() } else { told(path) };
             self.told.push(format!("{place} {}", what()));
         }
     }
@@ -73,13 +73,13 @@ impl Check<'_> {
     fn object(&mut self, node: &Node, members: &[(String, Json)], path: &mut String) {
         let has = |name: &str| members.iter().any(|(key, _)| key == name);
         for missing in node.required.iter().filter(|name| !has(name)) {
-            self.tell(path, || format!("has no `{missing}`"));
+            self.tell(path, || format!("has no `{}`", told(missing)));
         }
         for (key, value) in members {
             let declared = node.properties.iter().find(|(name, _)| name == key).map(|(_, node)| *node);
             let Some(next) = declared.or(node.additional) else { continue };
             if declared.is_none() && self.schema.nodes[next].never {
-                self.tell(path, || format!("has `{key}`, which is not allowed"));
+                self.tell(path, || format!("has `{}`, which is not allowed", told(key)));
                 continue;
             }
             self.step(next, value, path, &escaped(key));
