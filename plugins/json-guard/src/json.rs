@@ -374,6 +374,10 @@ mod tests {
         };
         assert_ne!(number("9007199254740993"), number("9007199254740992"));
         assert_eq!(number("1.0"), number("1"));
+        // The largest that is, and two that are beyond it.
+        let most = i128::MAX.to_string();
+        assert_ne!(number(&most), number(&format!("{}6", &most[..most.len() - 1])));
+        assert_eq!(number(&format!("{most}1")), number(&format!("{most}2")));
         assert!(number("1e3").is_whole() && !number("1.5").is_whole());
     }
 
