@@ -54,7 +54,7 @@ enum Judged {
     /// It holds the schema, with what has to be taken away around it.
     Valid(Vec<Edit>),
     Invalid(Vec<String>),
-    /// It has no text to judge: it calls tools, or refuses.
+    /// It has no text to judge: it calls tools, whatever it says before that, or refuses.
     NoText,
 }
 
@@ -118,8 +118,7 @@ impl JsonGuard {
             .enumerate()
             .filter_map(|(idx, part)| if let Part::Text(text) = part { Some((idx, text.as_str())) } else { None })
             .collect();
-        let speaks = |part: &Part| matches!(part, Part::ToolCall(_) | Part::Refusal(_));
-        if texts.iter().all(|(_, text)| text.trim().is_empty()) && choice.parts.iter().any(speaks) {
+        if is_no_answer(choice, &texts, finish) {
             return Judged::NoText;
         }
         let text: String = texts.iter().map(|(_, text)| *text).collect();
@@ -145,6 +144,14 @@ impl JsonGuard {
         let message = if self.say_why { format!("{}: {told}.", self.message) } else { format!("{}.", self.message) };
         Refusal::new("not_the_schema", message).because(told)
     }
+}
+
+/// Whether a choice is no answer yet, or none at all. Models say a word before they call a tool.
+fn is_no_answer(choice: &Message, texts: &[(usize, &str)], finish: Option<&str>) -> bool {
+    let has = |is: fn(&Part) -> bool| choice.parts.iter().any(is);
+    let calls = has(|part| matches!(part, Part::ToolCall(_)));
+    let is_blank = texts.iter().all(|(_, text)| text.trim().is_empty());
+    (calls && finish == Some("tool_calls")) || (is_blank && (calls || has(|part| matches!(part, Part::Refusal(_)))))
 }
 
 /// Takes away what is outside of a range of the joined texts.

@@ -120,7 +120,11 @@ fn flag_lets_it_pass_and_reports() {
 #[test]
 fn calls_of_tools_and_refusals_are_no_answers_and_one_bad_choice_is_enough() {
     let call = ToolCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
-    assert_eq!(inspect("", &answer(vec![Part::ToolCall(call)], "tool_calls")).action, Action::Allow);
+    assert_eq!(inspect("", &answer(vec![Part::ToolCall(call.clone())], "tool_calls")).action, Action::Allow);
+    let spoken = || vec![Part::Text("Let me see.".into()), Part::ToolCall(call.clone())];
+    assert_eq!(inspect("", &answer(spoken(), "tool_calls")).action, Action::Allow);
+    assert!(matches!(inspect("", &answer(spoken(), "stop")).action, Action::Refuse(_)), "no turn for a tool");
+    assert!(matches!(inspect("", &answer(spoken()[..1].to_vec(), "tool_calls")).action, Action::Refuse(_)), "no call");
     assert_eq!(inspect("", &answer(vec![Part::Refusal("no".into())], "stop")).action, Action::Allow);
     assert!(matches!(inspect("", &answer(vec![], "stop")).action, Action::Refuse(_)));
     let mut two = text("{\"name\":\"Ann\"}");
