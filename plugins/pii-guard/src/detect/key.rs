@@ -49,7 +49,8 @@ const PREFIXES: &[(&str, usize)] = &[
     ("shpss_", 32),
 ];
 
-/// Words without a known prefix: at least this long, and with letters of both cases and digits well mixed.
+/// Words without a known prefix: at least this long, and with letters of both cases and digits well mixed. No longer than that
+/// either: then most are no keys but text in base64, as source maps have it, which is as well mixed and has no signs.
 const MIN_MIXED_BYTES: usize = 32;
 const MAX_MIXED_BYTES: usize = 200;
 
@@ -365,6 +366,17 @@ mod tests {
         // What is as long as no digest is none.
         let key = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3h";
         assert_eq!(found(Kind::ApiKey, &format!("sha256-{key}")), [format!("sha256-{key}")]);
+    }
+
+    /// `{"version":3,"file":"a.js","sources":["a.ts"],"names":[],` and so on: it begins as a web token does, too.
+    #[test]
+    fn text_in_base64_is_left_alone_where_it_is_longer_than_keys_are() {
+        let map = "eyJ2ZXJzaW9uIjozLCJmaWxlIjoiYS5qcyIsInNvdXJjZXMiOlsiYS50cyJdLCJuYW1lcyI6W10s";
+        assert_eq!(found(Kind::ApiKey, map), [map], "it is mixed as keys are");
+        for times in [3, 4, 40] {
+            let text = format!("//# sourceMappingURL=data:application/json;base64,{}\n", map.repeat(times));
+            assert_eq!(found(Kind::ApiKey, &text), [""; 0], "{text}");
+        }
     }
 
     #[test]
