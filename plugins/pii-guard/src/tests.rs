@@ -252,6 +252,8 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "\u{a0}",
         "\u{202f}1111",
         "\u{2011}",
+        "\u{ad}",
+        "\u{200b}",
         "7",
         " 2024 the ",
         "3.14",

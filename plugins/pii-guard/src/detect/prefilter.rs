@@ -82,31 +82,33 @@ const OTHER_LETTERS: [&str; 13] = [
     "\u{560}\u{588}",
 ];
 /// What groups of numbers may have between them in print.
-const TYPESET: [&str; 10] = [
+const TYPESET: [&str; 11] = [
     "\u{a0}",
+    "\u{ad}",
     "\u{1680}",
-    "\u{2000}\u{200a}",
+    "\u{2000}\u{200b}",
     "\u{2010}\u{2013}",
     "\u{202f}",
-    "\u{205f}",
+    "\u{205f}\u{2060}",
     "\u{2212}",
     "\u{3000}",
     "\u{fe63}",
     "\u{ff0d}",
 ];
 /// Of the rest what is no letter of a name: most other scripts, signs, pictures.
-const OTHERS: [&str; 15] = [
-    "\u{a1}\u{bf}",
+const OTHERS: [&str; 16] = [
+    "\u{a1}\u{ac}",
+    "\u{ae}\u{bf}",
     "\u{d7}",
     "\u{f7}",
     "\u{300}\u{344}",
     "\u{346}\u{362}",
     "\u{590}\u{167f}",
     "\u{1681}\u{1fff}",
-    "\u{200b}\u{200f}",
+    "\u{200c}\u{200f}",
     "\u{2014}\u{202e}",
     "\u{2030}\u{205e}",
-    "\u{2060}\u{2211}",
+    "\u{2061}\u{2211}",
     "\u{2213}\u{2fff}",
     "\u{3001}\u{fe62}",
     "\u{fe64}\u{ff0c}",
@@ -244,7 +246,7 @@ mod tests {
         /// Numbers in groups of all kinds, with what may make more or less of them before, between and behind.
         #[test]
         fn nothing_that_is_found_begins_in_what_leaves(
-            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|[a-zé年]{1,4}|v1|@)?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()]?[ ./()\u{a0}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9]{2,7}){0,3}\
+            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|[a-zé年]{1,4}|v1|@)?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()]?[ ./()\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9]{2,7}){0,3}\
                      [-a-z,: \n@]{0,3}){1,3}",
         ) {
             let (found, prefilter) = (find_all(&Detector::new(Kind::ALL.to_vec()), &text), prefilter());
