@@ -19,8 +19,9 @@ pub mod words;
 
 use serde::Deserialize;
 use signal::{Sighting, Signal, Source, score};
+use std::fmt;
+use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::host::metrics::count;
-use tidegate_plugin_sdk::json::quote;
 use tidegate_plugin_sdk::{
     Changes, Context, Descriptor, Error, Finding, Findings, Message, Part, Plugin, Prompt, PromptGuard, Refusal, Role,
     Setting, Severity, Span, Verdict,
@@ -73,6 +74,16 @@ struct Suspect<'a> {
     score: f32,
     /// The heaviest sign.
     signal: Signal,
+    /// How the heaviest of those that were disguised was read.
+    read_as: Option<&'static str>,
+}
+
+/// For the log: the host keeps no attributes of findings.
+impl fmt::Display for Suspect<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in `{}`, score {:.2}", self.signal.as_str(), self.message.id, self.score)?;
+        self.read_as.map_or(Ok(()), |how| write!(f, ", read as {how}"))
+    }
 }
 
 impl Plugin for InjectionGuard {
@@ -152,12 +163,17 @@ impl InjectionGuard {
         if score + 1e-4 < self.threshold(source) {
             return None;
         }
-        let heaviest = seen.iter().max_by_key(|(sighting, _)| sighting.score(source))?.0.signal;
+        let heaviest = |wanted: fn(&Sighting) -> bool| {
+            let wanted = seen.iter().map(|(sighting, _)| sighting).filter(|sighting| wanted(sighting));
+            wanted.max_by_key(|sighting| sighting.score(source))
+        };
+        let signal = heaviest(|_| true)?.signal;
+        let read_as = heaviest(|sighting| sighting.read_as.is_some()).and_then(|sighting| sighting.read_as);
         count(if source == Source::User { "user_texts" } else { "outside_texts" }, 1);
         for (sighting, is_in_texts) in &seen {
             findings.push(finding(message, sighting, *is_in_texts, source));
         }
-        Some(Suspect { message, source, score, signal: heaviest })
+        Some(Suspect { message, source, score, signal, read_as })
     }
 
     /// Sightings in a message that weigh something, each with whether it is in the text parts: then its place is that in
@@ -224,6 +240,7 @@ impl InjectionGuard {
         if let Some(suspect) = suspects.iter().find(ends) {
             return self.refuse(suspect);
         }
+        suspects.iter().filter(|suspect| suspect.read_as.is_some()).for_each(|suspect| log::info(&suspect.to_string()));
         let dropped = |suspect: &&Suspect<'_>| {
             suspect.source != Source::User && self.config.outside_action == OutsideAction::Drop
         };
@@ -236,8 +253,7 @@ impl InjectionGuard {
     }
 
     fn refuse(&self, suspect: &Suspect<'_>) -> Verdict {
-        let reason = format!("{} in `{}`, score {:.2}", suspect.signal.as_str(), suspect.message.id, suspect.score);
-        Verdict::refuse(Refusal::new("prompt_injection", self.config.message.clone()).because(reason))
+        Verdict::refuse(Refusal::new("prompt_injection", self.config.message.clone()).because(suspect.to_string()))
     }
 }
 
@@ -274,7 +290,6 @@ fn finding(message: &Message, sighting: &Sighting, is_in_texts: bool, source: So
     let mut finding = Finding::new(category, severity).in_message(&message.id);
     finding.score = Some(f32::from(score) / 100.0);
     finding.span = is_in_texts.then(|| Span::of(sighting.range.clone()));
-    finding.attrs.extend(sighting.read_as.map(|how| ("injection-guard/read-as".into(), quote(how))));
     finding
 }
 
