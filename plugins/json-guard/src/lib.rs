@@ -12,8 +12,8 @@ use schema::Schema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::ops::Range;
+use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::host::metrics::count;
-use tidegate_plugin_sdk::json::quote;
 use tidegate_plugin_sdk::{
     Context, Descriptor, Edit, Error, Finding, Findings, Message, Output, OutputGuard, Part, Plugin, Refusal, Setting,
     Severity, Span, Verdict,
@@ -97,14 +97,18 @@ impl OutputGuard for JsonGuard {
                 }
                 Judged::Invalid(problems) => {
                     count("answers_invalid", 1);
-                    findings.push(finding(choice, &problems));
+                    findings.push(Finding::new("json-guard:invalid", Severity::Medium).in_message(&choice.id));
                     wrong.get_or_insert(problems);
                 }
             }
         }
         let verdict = match wrong {
             Some(problems) if self.on_invalid == OnInvalid::Refuse => Verdict::refuse(self.refusal(&problems)),
-            _ => Verdict::rewrite(edits),
+            wrong => {
+                // A refusal has it as its reason.
+                wrong.iter().for_each(|problems| log::info(&problems.join("; ")));
+                Verdict::rewrite(edits)
+            }
         };
         Ok(verdict.with(findings.into_list()))
     }
@@ -173,14 +177,6 @@ fn outside(choice: &Message, texts: &[(usize, &str)], kept: &Range<usize>) -> Ve
         start += text.len();
     }
     edits
-}
-
-fn finding(choice: &Message, problems: &[String]) -> Finding {
-    let mut finding = Finding::new("json-guard:invalid", Severity::Medium).in_message(&choice.id);
-    finding
-        .attrs
-        .push(("json-guard/problems".into(), tidegate_plugin_sdk::json::list(problems.iter().map(|p| quote(p)))));
-    finding
 }
 
 tidegate_plugin_sdk::export!(JsonGuard: OutputGuard);

@@ -1,6 +1,7 @@
 //! Behaviour of the whole guard.
 
 use super::*;
+use tidegate_plugin_sdk::host::fake;
 use tidegate_plugin_sdk::plugin::configure;
 use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
 use tidegate_plugin_sdk::{Action, Role, ToolCall};
@@ -82,7 +83,7 @@ fn another_answer_is_refused_with_what_is_wrong() {
     assert_eq!(refusal.code, "not_the_schema");
     assert_eq!(refusal.public_message, format!("{MESSAGE}: /name is an integer; it must be string."));
     assert_eq!(verdict.findings[0].category, "json-guard:invalid");
-    assert_eq!(verdict.findings[0].attrs[0].1, r#"["/name is an integer; it must be string"]"#);
+    assert_eq!(refusal.private_reason.as_deref(), Some("/name is an integer; it must be string"));
     let verdict = inspect(r#","say_why":false"#, &text("{}"));
     assert!(matches!(&verdict.action, Action::Refuse(refusal) if refusal.public_message == format!("{MESSAGE}.")));
     let verdict = inspect("", &text("I am sorry."));
@@ -113,8 +114,11 @@ fn an_answer_that_was_cut_off_says_so() {
 
 #[test]
 fn flag_lets_it_pass_and_reports() {
+    fake::take_log();
     let verdict = inspect(r#","on_invalid":"flag""#, &text("{}"));
     assert_eq!((verdict.action, verdict.findings.len()), (Action::Allow, 1));
+    let log: Vec<String> = fake::take_log().into_iter().map(|(_, line)| line).collect();
+    assert_eq!(log, ["the answer has no `name`"]);
 }
 
 #[test]
