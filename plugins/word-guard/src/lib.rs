@@ -156,10 +156,8 @@ impl Rules for List {
     }
 
     fn finding(&self, rule: usize) -> Finding {
-        let Some(pattern) = rule.checked_sub(1) else { return Finding::new("word-guard:word", Severity::Medium) };
-        let mut finding = Finding::new("word-guard:pattern", Severity::Medium);
-        finding.attrs.push(("word-guard/pattern".into(), pattern.to_string()));
-        finding
+        let category = if rule == 0 { "word-guard:word" } else { "word-guard:pattern" };
+        Finding::new(category, Severity::Medium)
     }
 
     fn refusal(&self, rule: usize) -> Refusal {

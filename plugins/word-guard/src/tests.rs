@@ -42,6 +42,9 @@ fn prompts_are_redacted_blocked_or_flagged() {
     assert_eq!(categories, ["word-guard:word", "word-guard:pattern"]);
     let verdict = prompt(r#"{"words":["cat"],"action":"block"}"#, "the cat");
     assert!(matches!(&verdict.action, Action::Refuse(refusal) if !refusal.public_message.contains("cat")));
+    let verdict = prompt(r#"{"words":["cat"],"patterns":["x","do+g"],"action":"block"}"#, "the dog");
+    let Action::Refuse(refusal) = &verdict.action else { panic!("{verdict:?}") };
+    assert_eq!(refusal.private_reason.as_deref(), Some("pattern 1 of the list matches"), "for the log");
     let verdict = prompt(r#"{"words":["cat"],"action":"flag"}"#, "the cat");
     assert_eq!((verdict.action, verdict.findings.len()), (Action::Allow, 1));
     assert_eq!(prompt(CONFIG, "nothing of that").findings, []);
