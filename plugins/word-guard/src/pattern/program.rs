@@ -226,11 +226,17 @@ impl Class {
             let in_ranges = self.ranges.iter().any(|(low, high)| (*low..=*high).contains(&c));
             in_ranges || self.kinds.iter().any(|kind| kind.has(c))
         };
-        let found =
-            is_in(c) || (ignore_case && (is_in(single(c.to_lowercase(), c)) || is_in(single(c.to_uppercase(), c))));
-        found != self.is_negated
+        let in_other_case = || {
+            let is_sigma = SIGMAS.contains(&c);
+            let cased = [single(c.to_lowercase(), c), single(c.to_uppercase(), c)];
+            cased.into_iter().chain(SIGMAS.into_iter().filter(|_| is_sigma)).any(is_in)
+        };
+        (is_in(c) || (ignore_case && in_other_case())) != self.is_negated
     }
 }
+
+/// One letter: at the end of a word Greek has another small one.
+const SIGMAS: [char; 3] = ['Σ', 'σ', 'ς'];
 
 /// The other case of a character, where that is one character.
 fn single(mut cased: impl Iterator<Item = char>, c: char) -> char {

@@ -86,6 +86,11 @@ fn expressions_match_as_usual_and_the_longest_match_counts() {
     check(r"\x41\.\\\n", "a.\\\n", &["a.\\\n"]);
     check("a.c", "abc a\nc aéc", &["abc", "aéc"]);
     check("ü{2}", "üÜ", &["üÜ"]);
+    for sigma in ["Σ", "σ", "ς", "[ρ-σ]", "[^α]"] {
+        let pattern = format!("ΔΡΟΜΟ{sigma}");
+        assert_eq!(found_in(&pattern, "δρόμος δρομος δρομοσ ΔΡΟΜΟΣ"), ["δρομος", "δρομοσ", "ΔΡΟΜΟΣ"], "{pattern}");
+    }
+    check("[^ς]b", "σb Σb ςb", &[""; 0]);
     check("[А-Я]{3}", "мир", &["мир"]);
     check("a{0,2}b", "aaab b", &["aab", "b"]);
     check(r"\b密码\b", "我的密码是 密码", &["密码", "密码"]);
@@ -97,6 +102,8 @@ fn expressions_match_as_usual_and_the_longest_match_counts() {
 fn case_counts_when_asked() {
     let pattern = Only(Pattern::new("[a-z]+", false, 64).unwrap());
     assert_eq!(find_all(&pattern, "abcDEF").len(), 1);
+    let pattern = Only(Pattern::new("ς", false, 64).unwrap());
+    assert_eq!(find_all(&pattern, "Σσς").len(), 1);
 }
 
 #[test]
