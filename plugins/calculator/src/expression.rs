@@ -111,14 +111,7 @@ impl<'a> Parser<'a> {
         if digits == "." || digits.matches('.').count() > 1 {
             return Err(format!("`{digits}` is not a number"));
         }
-        let exponent = self.exponent();
-        match exponent {
-            "" => Number::literal(digits),
-            exponent => {
-                let text = format!("{digits}{exponent}");
-                Number::real(text.parse().map_err(|_| format!("`{text}` is not a number"))?)
-            }
-        }
+        Number::literal(digits, self.exponent())
     }
 
     /// `e` with digits right behind a number, as in `1.5e-3`; anything else is left alone.
@@ -308,7 +301,17 @@ mod tests {
         check("2^126", "85070591730234615865843651857942052864");
         check("99999999999999999999*99999999", "9999999899999999999900000001");
         check("12345678901234567890-12345678901234567889", "1");
+        check("1e16+1", "10000000000000001");
+        check("1.25E+20-1", "124999999999999999999");
+        check("1.25e1 - 125e-1", "0");
+        check("1e-3*3", "0.003");
+        check("3e-20*1e20", "3");
         check("2^127", "1.701412e38");
+        check("1e38", "100000000000000000000000000000000000000");
+        check("1e39", "1e39");
+        check("1e-39", "1e-39");
+        check("1e9999999999999999999", "error: the result is too large");
+        check("1e-9999999999999999999", "0");
         check("2^1000", "1.071509e301");
         check("1/2^200", "6.223015e-61");
     }

@@ -43,18 +43,18 @@ impl Number {
         Ok(Real(value))
     }
 
-    /// Digits with at most one point, as written in an expression.
+    /// Digits with at most one point, as written in an expression, and behind them an exponent such as `e-3`, or nothing.
     ///
     /// # Errors
     /// When it is too large for a double.
-    pub fn literal(text: &str) -> Result<Self, String> {
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-        let digits = format!("{whole}{fraction}");
-        let scale = u32::try_from(fraction.len()).ok().and_then(|n| 10i128.checked_pow(n));
-        match (digits.parse(), scale) {
-            (Ok(num), Some(den)) => Ok(ratio(num, den)),
-            _ => Self::real(text.parse().map_err(|_| format!("`{text}` is not a number"))?),
-        }
+    pub fn literal(digits: &str, exponent: &str) -> Result<Self, String> {
+        exact_literal(digits, exponent).map_or_else(
+            || {
+                let text = format!("{digits}{exponent}");
+                Self::real(text.parse().map_err(|_| format!("`{text}` is not a number"))?)
+            },
+            Ok,
+        )
     }
 
     /// The nearest double.
@@ -231,6 +231,16 @@ impl Number {
             Real(value) => real_decimal(value, decimals),
         }
     }
+}
+
+/// `None` where it does not fit.
+fn exact_literal(digits: &str, exponent: &str) -> Option<Number> {
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let num: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let shift: i64 = exponent.get(1..).filter(|shift| !shift.is_empty()).map_or(Some(0), |shift| shift.parse().ok())?;
+    let shift = shift.checked_sub(i64::try_from(fraction.len()).ok()?)?;
+    let scale = 10i128.checked_pow(u32::try_from(shift.unsigned_abs()).ok()?)?;
+    Some(if shift < 0 { ratio(num, scale) } else { Number::whole(num.checked_mul(scale)?) })
 }
 
 fn both(a: Number, b: Number) -> Option<(i128, i128, i128, i128)> {
