@@ -55,11 +55,28 @@ impl Plugin for WebhookGuard {
     }
 
     fn configure(config: Config) -> Result<Self, Error> {
-        if !config.url.starts_with("https://") && !config.url.starts_with("http://") {
-            return Err(Error::InvalidConfig(format!("`url` is `{}`; it begins with https:// or http://", config.url)));
+        if !is_url(&config.url) {
+            let problem =
+                format!("`url` is `{}`; it is https:// or http:// with a host, without a user and `#`", config.url);
+            return Err(Error::InvalidConfig(problem));
         }
         Ok(Self(config))
     }
+}
+
+/// Whether a request can go there: each one to what is none would fail, and all that is asked about be refused.
+fn is_url(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")) else { return false };
+    let authority = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
+    let is_sound = !authority.contains('@') && !url.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#');
+    // An address of version 6 stands in brackets, with colons of its own.
+    let (host, port) = match authority.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
+        Some((host, port)) => (host, Some(port)),
+        None => (authority, None),
+    };
+    let is_host = !host.is_empty() && (!host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    is_sound && is_host && port.is_none_or(is_port)
 }
 
 impl PromptGuard for WebhookGuard {

@@ -21,6 +21,43 @@ fn a_config_that_cannot_work_is_refused() {
     }
 }
 
+#[test]
+fn a_url_that_no_request_can_go_to_is_refused_by_name() {
+    let configured =
+        |url: &str| configure::<WebhookGuard>(&format!("{{\"url\":{}}}", tidegate_plugin_sdk::json::quote(url)));
+    for url in [
+        "https://guard.example",
+        "http://localhost:8080/check?key=1",
+        "https://h?x=1",
+        "https://h/a@b:c",
+        "https://[::1]/check",
+        "https://[::1]:8443",
+        "https://wächter.example/prüfen",
+    ] {
+        assert!(configured(url).is_ok(), "{url}");
+    }
+    for url in [
+        "",
+        "guard.example",
+        "https://",
+        "https:///check",
+        "https://?x",
+        "https://:443/",
+        "https://me:word@guard.example/",
+        "https://guard.example/#top",
+        "https://guard.example/a b",
+        "https://guard.example\n",
+        "https://guard.example:/",
+        "https://guard.example:+80/",
+        "https://guard.example:70000/",
+        "https://guard.example:80:80/",
+        "https://::1/",
+    ] {
+        let Err(Error::InvalidConfig(problem)) = configured(url) else { panic!("{url} was accepted") };
+        assert!(problem.contains(&format!("`url` is `{url}`")), "{problem}");
+    }
+}
+
 fn prompt() -> Prompt {
     let messages =
         vec![Message::text("m0", Role::System, "Be kind."), Message::text("m1", Role::User, "I am Jo. Jo is \"me\".")];
