@@ -116,6 +116,14 @@ async fn documents_are_listed_and_read_and_nothing_else_is() {
     }
 }
 
+/// A folder may be another machine's, while the `kv` of these tests is in memory.
+#[test]
+fn a_plugin_that_reads_documents_is_one_that_waits() {
+    let plugin = keeper("documents-wait", 1 << 20, docs().path());
+    assert!(plugin.waits());
+    assert_eq!(plugin.max_instances(), spec("keeper").limits.waiting_instances);
+}
+
 #[tokio::test]
 async fn a_document_of_any_size_is_read_in_pieces_of_at_most_1_mib() {
     let folder = docs();
