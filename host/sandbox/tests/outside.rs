@@ -254,6 +254,19 @@ async fn what_is_withheld_from_a_tenant_is_denied_to_it_alone() {
     assert_eq!(run(&plugin, "globex", "secrets", "").await.unwrap(), "");
 }
 
+/// A header that is filled in is a use of `secrets` as well as of `http`.
+#[tokio::test]
+async fn who_is_denied_secrets_alone_sends_requests_and_none_with_a_secret() {
+    let (outside, mut grants) = (Outside::default(), grants());
+    grants.withheld = [(TenantId::new("globex"), ["secrets".to_owned()].into())].into();
+    let plugin = reaches(&sandbox(&outside), grants);
+    is(run(&plugin, "globex", "secret", "https://a.example/x authorization key").await, "denied");
+    assert_eq!(outside.0.lock().len(), 0, "nothing was sent");
+    run(&plugin, "globex", "get", "https://a.example/x").await.unwrap();
+    run(&plugin, "acme", "secret", "https://a.example/x authorization key").await.unwrap();
+    assert_eq!(outside.0.lock().len(), 2);
+}
+
 #[test]
 fn each_missing_grant_is_named_at_load_with_the_line_that_gives_it() {
     let sandbox = sandbox(&Outside::default());

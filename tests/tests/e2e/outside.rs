@@ -227,6 +227,20 @@ async fn a_secret_reaches_the_service_and_never_the_model() {
     assert_eq!(service.authorizations("/secret"), [format!("Bearer {secret}")]);
 }
 
+/// What a tenant may not use it has no part of, in a header neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_without_secrets_reaches_the_service_and_its_secret_does_not() {
+    let service = StandIn::start(|_, _| Said::raw(200, "reached")).await;
+    let tenant = "[tenants.local]\nplugin_capabilities = [\"http\", \"models\", \"vectors\", \"random\"]";
+    let grants = format!("{}\n{tenant}", service.http_grant());
+    let (said, _) = told("get", &format!("{}/open", service.origin()), &grants).await;
+    assert_eq!(said, "200 reached");
+    let arguments = format!("{}/secret authorization key", service.origin());
+    let (said, _) = told("secret", &arguments, &grants).await;
+    assert!(!said.contains("reached"), "{said}");
+    assert_eq!((service.asked("/open").len(), service.asked("/secret").len()), (1, 0));
+}
+
 /// Nothing is answered before two wait; a third would come meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_requests_run_at_once_as_are_granted() {
