@@ -8,7 +8,7 @@
 mod said;
 
 use super::{BoxFuture, CapabilityError, DocumentEntry, DocumentStore, Documents};
-use said::Said;
+use said::{Said, Wrong};
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -111,8 +111,8 @@ impl Mounts {
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(offset))
             .and_then(|_| file.take(len.into()).read_to_end(&mut bytes))
-            .map_err(|error| unreadable(path, &error, &self.said))?;
-        self.said.is_over(path);
+            .map_err(|error| unreadable(path, &error, Wrong::Read, &self.said))?;
+        self.said.is_over(path, Wrong::Read);
         Ok(bytes)
     }
 
@@ -126,7 +126,7 @@ impl Mounts {
             }
             full.push(name);
         }
-        open_unlinked(&full).map_err(|error| unreadable(path, &error, &self.said))
+        open_unlinked(&full).map_err(|error| unreadable(path, &error, Wrong::Read, &self.said))
     }
 
     fn list_now(&self, after: Option<&str>, limit: usize) -> Result<Vec<DocumentEntry>, CapabilityError> {
@@ -212,15 +212,33 @@ fn walk(folder: &Path, shown: &str, after: &[&str], depth: usize, page: &mut Pag
         let Some(below) = rest_of(after, &name) else { continue };
         let skip_itself = after.first().is_some_and(|first| *first == name) && below.is_empty();
         let (path, shown) = (folder.join(&name), format!("{shown}/{name}"));
-        // A file that vanished meanwhile is simply not listed.
-        let Ok(about) = fs::symlink_metadata(&path) else { continue };
+        let stat = fs::symlink_metadata(&path);
+        let Some(about) = about(stat, &shown, page.said)? else { continue };
         if about.is_dir() && depth > 0 {
             walk(&path, &shown, below, depth - 1, page)?;
+        } else if about.is_dir() && page.said.is_new(&shown, Wrong::Depth) {
+            tracing::warn!(folder = shown, "it is left out, since it lies more than {MAX_DEPTH} folders deep");
         } else if about.is_file() && !skip_itself {
             page.entries.push(entry(shown, &about));
         }
     }
     Ok(())
+}
+
+/// What a name is; `None` for one that has vanished meanwhile, or of which this server may not know. Any other failure ends
+/// the listing: a document that is merely away for a moment would be forgotten by whoever keeps what it has listed.
+fn about(stat: std::io::Result<Metadata>, shown: &str, said: &Said) -> Result<Option<Metadata>, CapabilityError> {
+    match stat {
+        Ok(about) => {
+            said.is_over(shown, Wrong::About);
+            Ok(Some(about))
+        }
+        Err(error) if is_left_out(error.kind()) => {
+            say_left_out(shown, &error, Wrong::About, said);
+            Ok(None)
+        }
+        Err(error) => Err(unreadable(shown, &error, Wrong::About, said)),
+    }
 }
 
 /// What is in a folder. One below a mount that this server may not read, such as `lost+found` of a whole disk, or that has
@@ -229,35 +247,47 @@ fn names(folder: &Path, shown: &str, is_below: bool, said: &Said) -> Result<Vec<
     let mut names = Vec::new();
     let listed = match fs::read_dir(folder) {
         Err(error) if is_below && is_left_out(error.kind()) => {
-            if error.kind() == ErrorKind::PermissionDenied && said.is_new(shown) {
-                tracing::warn!(folder = shown, "it is left out, since this server may not read it: {error}");
-            }
+            say_left_out(shown, &error, Wrong::List, said);
             return Ok(names);
         }
-        listed => listed.map_err(|error| unreadable(shown, &error, said))?,
+        listed => listed.map_err(|error| unreadable(shown, &error, Wrong::List, said))?,
     };
+    let mut are_shown = true;
     for entry in listed {
-        let entry = entry.map_err(|error| unreadable(shown, &error, said))?;
+        let entry = entry.map_err(|error| unreadable(shown, &error, Wrong::List, said))?;
         match entry.file_name().into_string() {
             Ok(name) if is_plain(&name) => names.push(name),
-            _ if said.is_new(shown) => {
-                tracing::warn!(folder = shown, "a file whose name is not UTF-8 cannot be shown to plugins");
+            _ => {
+                are_shown = false;
+                if said.is_new(shown, Wrong::Name) {
+                    tracing::warn!(folder = shown, "a file whose name is not UTF-8 cannot be shown to plugins");
+                }
             }
-            _ => {}
         }
         if names.len() > MAX_NAMES {
             let message = format!("`{shown}` holds more than {MAX_NAMES} names; split it");
             return Err(CapabilityError::Unavailable(message));
         }
     }
+    said.is_over(shown, Wrong::List);
+    if are_shown {
+        said.is_over(shown, Wrong::Name);
+    }
     names.sort_unstable();
     Ok(names)
 }
 
-/// Whether a folder that fails so is as one that is not there. One that may be there again is not: what was known of it would
-/// be forgotten.
+/// Whether what fails so is as what is not there: a file may have come in a folder's place, too. What may be there again is
+/// not: what was known of it would be forgotten.
 fn is_left_out(why: ErrorKind) -> bool {
-    matches!(why, ErrorKind::PermissionDenied | ErrorKind::NotFound)
+    matches!(why, ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// What has vanished is not worth a line.
+fn say_left_out(shown: &str, why: &std::io::Error, wrong: Wrong, said: &Said) {
+    if why.kind() == ErrorKind::PermissionDenied && said.is_new(shown, wrong) {
+        tracing::warn!(path = shown, "it is left out, since this server may not read it: {why}");
+    }
 }
 
 fn entry(path: String, about: &Metadata) -> DocumentEntry {
@@ -270,14 +300,14 @@ fn not_there(path: &str) -> CapabilityError {
 }
 
 /// The guest learns that a document is not there or cannot be read, never why: host paths stay here.
-fn unreadable(path: &str, error: &std::io::Error, said: &Said) -> CapabilityError {
+fn unreadable(path: &str, error: &std::io::Error, wrong: Wrong, said: &Said) -> CapabilityError {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidInput | ErrorKind::InvalidFilename => {
             not_there(path)
         }
         kind => {
-            if said.is_new(path) {
-                tracing::warn!(path, "a document cannot be read: {error}");
+            if said.is_new(path, wrong) {
+                tracing::warn!(path, "it cannot be read: {error}");
             }
             CapabilityError::Unavailable(format!("`{}` cannot be read: {kind}", path.escape_debug()))
         }

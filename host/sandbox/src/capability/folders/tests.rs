@@ -96,13 +96,60 @@ fn what_cannot_be_read_or_shown_is_said_once() {
     for _ in 0..2 {
         let failed = own.read_now("docs/mem", 0, 1);
         assert!(matches!(failed, Err(CapabilityError::Unavailable(_))), "{failed:?}");
-        assert!(!own.said.is_new("docs/mem"));
+        assert!(!own.said.is_new("docs/mem", Wrong::Read));
     }
     let folder = tree();
     fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
     let mounts = mounts(folder.path());
     assert_eq!(mounts.list_now(None, 100).unwrap().len(), 4);
-    assert!(!mounts.said.is_new("docs"));
+    assert!(!mounts.said.is_new("docs", Wrong::Name));
+}
+
+/// As an index would forget a document that is not listed, however short its folder was away.
+#[test]
+fn a_document_of_which_nothing_can_be_learned_ends_the_listing_unless_it_is_gone_or_forbidden() {
+    let said = Said::default();
+    let fails = |why: ErrorKind| about(Err(why.into()), "docs/a", &said);
+    for why in [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied] {
+        assert!(fails(why).unwrap().is_none(), "{why}");
+        assert_eq!(said.is_new("docs/a", Wrong::About), why != ErrorKind::PermissionDenied, "{why}");
+        said.is_over("docs/a", Wrong::About);
+        fails(why).unwrap();
+    }
+    for why in [ErrorKind::StaleNetworkFileHandle, ErrorKind::TimedOut, ErrorKind::Other] {
+        let failed = fails(why).unwrap_err();
+        assert!(matches!(&failed, CapabilityError::Unavailable(about) if about.contains("docs/a")), "{failed}");
+    }
+    let folder = tree();
+    assert!(about(fs::symlink_metadata(folder.path()), "docs/a", &said).unwrap().is_some());
+    assert!(said.is_new("docs/a", Wrong::About), "it is well again");
+}
+
+#[test]
+fn a_folder_that_can_be_listed_again_is_news_when_it_cannot() {
+    let (folder, said) = (tree(), Said::default());
+    let gone = folder.path().join("gone");
+    for wrong in [Wrong::List, Wrong::Name] {
+        assert!(said.is_new("docs", wrong));
+    }
+    names(&gone, "docs", false, &said).unwrap_err();
+    assert!(!said.is_new("docs", Wrong::List));
+    names(folder.path(), "docs", false, &said).unwrap();
+    assert!(said.is_new("docs", Wrong::List) && said.is_new("docs", Wrong::Name));
+}
+
+#[test]
+fn a_folder_that_lies_too_deep_is_left_out_and_that_is_said() {
+    let folder = tree();
+    let deep = "d/".repeat(MAX_DEPTH);
+    fs::create_dir_all(folder.path().join(format!("{deep}d"))).unwrap();
+    for path in [format!("{deep}seen"), format!("{deep}d/unseen")] {
+        fs::write(folder.path().join(path), "").unwrap();
+    }
+    let mounts = mounts(folder.path());
+    let listed = paths(mounts.list_now(None, 100).unwrap());
+    assert!(listed.contains(&format!("docs/{deep}seen")) && listed.len() == 5, "{listed:?}");
+    assert!(!mounts.said.is_new(&format!("docs/{deep}d"), Wrong::Depth));
 }
 
 #[cfg(unix)]
