@@ -420,6 +420,24 @@ pub(crate) mod tests {
         assert_eq!(told, [(TenantId::new("a"), 10)]);
     }
 
+    /// Where all calls may log no more, what is said of a call is left out and counted, too.
+    #[tokio::test]
+    async fn what_a_call_may_not_log_is_told_also_where_it_comes_to_no_end() {
+        let plugin = load(1, Snapshot::Never).unwrap();
+        let (rate, later) = (&plugin.blueprint.log_rate, Instant::now() + Duration::from_secs(3600));
+        let tenant = TenantId::new("a");
+        assert!(rate.take(&tenant, rate.bytes_per_s(), 0, later).is_within);
+        let pool = plugin.pool(&by("a"));
+        for over in [3, 0] {
+            let mut lease = pool.lease(&tenant, Instant::now() + Duration::from_secs(60)).await.unwrap();
+            let log = &mut lease.instance.store.data_mut().log;
+            assert_eq!((0..over).filter(|_| log.take(1 << 20)).count(), 0);
+            drop(lease);
+        }
+        let told = rate.take(&TenantId::new("b"), 0, 0, later + Duration::from_secs(1)).left_out;
+        assert_eq!(told, [(tenant, 3)]);
+    }
+
     #[test]
     fn what_reading_a_snapshot_takes_is_no_plugins_peak() {
         let peak = |snapshot| {

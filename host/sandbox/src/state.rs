@@ -80,7 +80,7 @@ impl HostState {
         }
     }
 
-    /// Ends a call: says what its bounds cut off.
+    /// Ends a call: says what its bounds cut off. Where that is nothing, or was said, it says nothing.
     pub(crate) fn settle(&mut self) {
         self.settle_meters();
         self.settle_log();
@@ -130,6 +130,13 @@ impl HostState {
             Phase::Describe { used } => used,
             Phase::Serve => None,
         }
+    }
+}
+
+/// Also of a call that did not come to its end, whose client went away or which ran out of time.
+impl Drop for HostState {
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 
