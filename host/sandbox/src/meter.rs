@@ -11,6 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use wasmtime::UpdateDeadline;
 
@@ -106,8 +107,8 @@ impl CpuMeter {
     }
 
     /// Awaits work of the host that takes the processor and lets others have the thread between its pieces: all of them are the
-    /// guest's, or it would do by asking what it may not do itself.
-    pub(crate) async fn working<F: Future>(&mut self, work: F) -> F::Output {
+    /// guest's, or it would do by asking what it may not do itself. Ends it where the guest has no time left for another piece.
+    pub(crate) async fn working<F: Future>(&mut self, work: F) -> Result<F::Output, CpuSpent> {
         let mut work = std::pin::pin!(work);
         let mut has_left = false;
         std::future::poll_fn(|context| {
@@ -118,8 +119,11 @@ impl CpuMeter {
             if polled.is_pending() {
                 self.leave();
                 has_left = true;
+                if self.used >= self.limit {
+                    return Poll::Ready(Err(CpuSpent));
+                }
             }
-            polled
+            polled.map(Ok)
         })
         .await
     }
@@ -160,7 +164,6 @@ fn thread_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::Poll;
 
     /// An epoch ends, and what the guest does then is done; says whether it may go on.
     async fn goes_on(meter: &mut CpuMeter) -> bool {
@@ -268,10 +271,28 @@ mod tests {
             spin(Duration::from_millis(300));
             tokio::task::yield_now().await;
         };
-        tokio::join!(meter.working(work), others);
-        assert!(goes_on(&mut meter).await, "it has used three quarters of its time");
-        meter.working(async { spin(Duration::from_millis(60)) }).await;
+        let (worked, ()) = tokio::join!(meter.working(work), others);
+        assert!(worked.is_ok() && goes_on(&mut meter).await, "it has used three quarters of its time");
+        meter.working(async { spin(Duration::from_millis(60)) }).await.unwrap();
         assert!(!goes_on(&mut meter).await, "and then the rest");
+    }
+
+    /// A search of many entries would go on for as long as it takes.
+    #[tokio::test]
+    async fn work_that_the_host_does_ends_after_the_piece_with_which_the_guest_has_used_its_time() {
+        let mut meter = metered(Duration::from_millis(100));
+        assert!(goes_on(&mut meter).await);
+        let mut pieces = 0;
+        let work = async {
+            while pieces < 100 {
+                spin(Duration::from_millis(60));
+                pieces += 1;
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(meter.working(work).await.is_err());
+        assert_eq!(pieces, 2);
+        assert!(!goes_on(&mut meter).await);
     }
 
     #[tokio::test]

@@ -157,7 +157,7 @@ impl wit::Host for HostState {
             Ok(collection) => {
                 let top_k = top_k.min(MAX_TOP_K) as usize;
                 match self.meter.waiting(store.ready(&collection)).await {
-                    Ok(()) => self.meter.working(store.search(&collection, vector, top_k, filter)).await,
+                    Ok(()) => self.meter.working(store.search(&collection, vector, top_k, filter)).await?,
                     Err(error) => Err(error),
                 }
             }
