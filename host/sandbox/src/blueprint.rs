@@ -38,7 +38,7 @@ pub(crate) struct Blueprint {
     pub(crate) shared: bool,
     /// Instances begin as `configure` has left one: it is not called again.
     pub(crate) is_configured: bool,
-    /// The most linear memory that one instance has had; of one that serves nobody nothing is noted.
+    /// The most linear memory, tables included, that one instance has had; of one that serves nobody nothing is noted.
     pub(crate) memory_peak: Option<Arc<AtomicUsize>>,
     pub(crate) fixed: Option<Fixed>,
 }

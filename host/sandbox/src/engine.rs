@@ -16,6 +16,11 @@ const WASM_STACK: usize = 512 << 10;
 const FIBER_STACK: usize = 1 << 20;
 /// Elements of one table: function pointers of a guest.
 pub(crate) const TABLE_ELEMENTS: usize = 20_000;
+/// What the pool has for each.
+pub(crate) const ELEMENT_BYTES: usize = size_of::<usize>();
+/// Handles of resources that live in one instance at once, which lie in the host's memory and count for no limit. The contract
+/// has no resources: these are between the parts of a component.
+pub(crate) const HANDLES: usize = 4096;
 /// Core instances, memories and tables that one component may be made of. One memory is enough for Rust and C; QuickJS
 /// has three, and CPython is linked of dozens of modules.
 pub(crate) const CORE_INSTANCES: u32 = 64;

@@ -3,6 +3,7 @@
 
 use crate::bindings::exports::tidegate::plugin as exports;
 use crate::blueprint::Blueprint;
+use crate::engine::HANDLES;
 use crate::failure;
 use crate::slots::Slot;
 use crate::stage::{CallError, StageKind};
@@ -64,6 +65,7 @@ impl Instance {
         let mut store = Store::new(blueprint.pre.engine(), state);
         store.limiter(|state| state);
         store.set_hostcall_fuel(blueprint.limits.output_bytes);
+        store.set_max_component_handles(HANDLES);
         store.epoch_deadline_callback(|mut context| context.data_mut().meter.tick());
         restart(&mut store, blueprint.configure_cpu, Instant::now());
         let instance = match blueprint.pre.instantiate_async(&mut store).await {

@@ -121,7 +121,7 @@ impl Plugin {
         Duration::from_nanos(self.most_cpu_ns.swap(0, Ordering::Relaxed))
     }
 
-    /// The most linear memory that one of its instances has had. For the tools of authors.
+    /// The most linear memory, tables included, that one of its instances has had. For the tools of authors.
     pub fn memory_peak(&self) -> usize {
         self.blueprint.memory_peak.as_ref().map_or(0, |peak| peak.load(Ordering::Relaxed))
     }

@@ -148,8 +148,8 @@ impl Registry {
         }
     }
 
-    /// Books bytes of linear memory: within the limit, for which idle instances go where that is enough; else past it, as far
-    /// as `owner` may.
+    /// Books bytes of linear memory and tables: within the limit, for which idle instances go where that is enough; else past
+    /// it, as far as `owner` may.
     pub(crate) fn reserve_bytes(&self, owner: &Owner, bytes: usize) -> bool {
         let within = |held: &Places| held.held().saturating_add(bytes) <= self.max_bytes;
         let fair = |held: &Places| held.has_room(owner, bytes);

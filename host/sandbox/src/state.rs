@@ -3,7 +3,7 @@
 
 use crate::blueprint::Blueprint;
 use crate::capability::{CapabilityError, KvStore, LogBudget, Meters, Namespace};
-use crate::engine::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
+use crate::engine::{CORE_INSTANCES, ELEMENT_BYTES, MEMORIES, TABLE_ELEMENTS, TABLES};
 use crate::meter::CpuMeter;
 use crate::registry::Registry;
 use crate::slots::share_of;
@@ -140,7 +140,7 @@ impl Drop for HostState {
     }
 }
 
-/// Linear memory of one instance. A refusal, of a table's growth too, is kept, so that it is not taken for the trap that
+/// Linear memory of one instance and its tables. A refusal, of a table's growth too, is kept, so that it is not taken for the trap that
 /// follows from it.
 pub(crate) struct MemoryAccount {
     limit: usize,
@@ -199,19 +199,10 @@ impl MemoryAccount {
     }
 }
 
-impl Drop for MemoryAccount {
-    fn drop(&mut self) {
-        self.registry.release_bytes(&self.owner, self.held);
-    }
-}
-
-impl ResourceLimiter for HostState {
-    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        if maximum.is_some_and(|maximum| desired > maximum) {
-            return Ok(false);
-        }
+impl HostState {
+    /// Counts memory that the guest has asked for; an error where that is more than it may have.
+    fn book(&mut self, grown: usize) -> wasmtime::Result<bool> {
         let account = &mut self.memory;
-        let grown = desired.saturating_sub(current);
         let asked = account.held.saturating_add(grown);
         account.denied = if asked > account.limit {
             Some(Denied::Instance { asked })
@@ -225,8 +216,23 @@ impl ResourceLimiter for HostState {
         // An error, unlike `false`, ends the guest here: it cannot go on half-grown.
         Err(MemorySpent.into())
     }
+}
 
-    fn table_growing(&mut self, _current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+impl Drop for MemoryAccount {
+    fn drop(&mut self) {
+        self.registry.release_bytes(&self.owner, self.held);
+    }
+}
+
+impl ResourceLimiter for HostState {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        self.book(desired.saturating_sub(current))
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
             return Ok(false);
         }
@@ -234,7 +240,7 @@ impl ResourceLimiter for HostState {
             self.memory.denied = Some(Denied::Table { asked: desired });
             return Err(MemorySpent.into());
         }
-        Ok(true)
+        self.book(desired.saturating_sub(current).saturating_mul(ELEMENT_BYTES))
     }
 
     fn instances(&self) -> usize {
@@ -258,6 +264,31 @@ mod tests {
     use crate::sandbox::Snapshot;
     use crate::stage::CallError;
     use std::time::Duration;
+
+    #[tokio::test]
+    async fn tables_take_of_the_memory_that_an_instance_and_all_together_may_have() {
+        let plugin = load(1, Snapshot::Never).unwrap();
+        let (pool, tenant) = (plugin.pool(&by("a")), TenantId::new("a"));
+        let mut lease = pool.lease(&tenant, Instant::now() + Duration::from_secs(60)).await.unwrap();
+        let state = lease.instance.store.data_mut();
+        let (before, all) = (state.memory.held(), state.memory.registry.held_bytes());
+        assert!(state.table_growing(1_000, 1_000 + TABLE_ELEMENTS / 2, None).unwrap());
+        let grown = TABLE_ELEMENTS / 2 * 8;
+        assert_eq!((state.memory.held(), state.memory.registry.held_bytes()), (before + grown, all + grown));
+        state.memory.limit = before + grown;
+        state.table_growing(0, 1, None).unwrap_err();
+        assert!(matches!(state.memory.denied(), Some(Denied::Instance { asked }) if asked == before + grown + 8));
+        drop(lease);
+        assert_eq!(crate::plugin::tests::registry(&plugin).held_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_guest_has_so_many_handles() {
+        let plugin = load(1, Snapshot::Never).unwrap();
+        let pool = plugin.pool(&by("a"));
+        let lease = pool.lease(&TenantId::new("a"), Instant::now() + Duration::from_secs(60)).await.unwrap();
+        assert_eq!(lease.instance.store.max_component_handles(), crate::engine::HANDLES);
+    }
 
     #[tokio::test]
     async fn a_table_that_is_too_large_ends_its_guest_as_too_much_memory_does() {
