@@ -1,8 +1,10 @@
 //! `http`: requests to granted origins. This file bounds what a guest may send, fills secrets in and blanks them out of
 //! what comes back; the supplier knows HTTP, checks the URL against the origins and the addresses behind it, and
-//! follows no redirect. How many requests run at once is in `http/places.rs`, how secrets are found in `http/blanks.rs`.
+//! follows no redirect. How many requests run at once is in
+//! `http/places.rs`, how secrets are found in `http/blanks.rs`, how long a request may take in `http/bound.rs`.
 
 mod blanks;
+mod bound;
 mod places;
 
 use super::{BoxFuture, CapabilityError};
@@ -11,6 +13,7 @@ use crate::slots::{Slots, share_of};
 use crate::stage::{HttpGrant, Secret, SecretGrant};
 use crate::state::HostState;
 use blanks::{blanked, check_plain};
+use bound::{Outgoing, least};
 use places::Places;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -126,12 +129,13 @@ impl HttpAccess {
 
     /// Sends a request; answers without secrets. So much more of the answer is read than the guest gets that a secret across
     /// the cut is seen whole: a guest that chooses where the cut is would else read all of the secret but its end.
-    async fn send(&self, request: HttpRequest, places: &Places) -> Result<HttpResponse, CapabilityError> {
+    async fn send(&self, outgoing: Outgoing, places: &Places) -> Result<HttpResponse, CapabilityError> {
+        let late = outgoing.out_of_time();
+        let request = outgoing.request;
         let most = request.response_bytes;
         let longest = self.secrets.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
         let request = HttpRequest { response_bytes: most.saturating_add(longest.saturating_sub(1)), ..request };
         let started = Instant::now();
-        let out_of_time = || CapabilityError::Timeout("no answer in time".into());
         let place = tokio::time::timeout(request.timeout, places.place()).await;
         let _place = place.ok().flatten().ok_or_else(|| {
             let most = self.grant.concurrency;
@@ -139,10 +143,10 @@ impl HttpAccess {
         })?;
         let timeout = request.timeout.saturating_sub(started.elapsed());
         if timeout.is_zero() {
-            return Err(out_of_time());
+            return Err(late);
         }
         let sent = self.origins.send(HttpRequest { timeout, ..request });
-        let response = tokio::time::timeout(timeout, sent).await.map_err(|_| out_of_time())??;
+        let response = tokio::time::timeout(timeout, sent).await.map_err(|_| late)??;
         if !self.secrets.is_empty() {
             check_plain(&response)?;
         }
@@ -207,7 +211,7 @@ impl HostState {
     }
 
     /// Checks a request's bounds and fills its secrets in.
-    fn outgoing(&self, access: &HttpAccess, request: wit::Request) -> Result<HttpRequest, CapabilityError> {
+    fn outgoing(&self, access: &HttpAccess, request: wit::Request) -> Result<Outgoing, CapabilityError> {
         let grant = &access.grant;
         let wit::Request { method, url, headers, secret_headers, body, timeout_ms } = request;
         if url.len() > MAX_URL_BYTES || body.len() > grant.request_bytes {
@@ -227,11 +231,12 @@ impl HostState {
         if !access.secrets.is_empty() {
             check_headers_beside_secrets(&sent)?;
         }
-        let asked = if timeout_ms == 0 { grant.timeout } else { Duration::from_millis(timeout_ms.into()) };
+        let own = (timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into()));
         let left = self.until.saturating_duration_since(Instant::now());
-        let timeout = asked.min(grant.timeout).min(left);
+        let (timeout, bound) = least(own, grant.timeout, left);
         let response_bytes = grant.response_bytes;
-        Ok(HttpRequest { method, url, headers: sent, only_to, body, timeout, response_bytes })
+        let request = HttpRequest { method, url, headers: sent, only_to, body, timeout, response_bytes };
+        Ok(Outgoing { request, bound })
     }
 
     fn secret(&self, name: &str) -> Result<&SecretGrant, CapabilityError> {

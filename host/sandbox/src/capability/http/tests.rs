@@ -1,4 +1,5 @@
 use super::blanks::BLANK;
+use super::bound::{Bound, MAX_SHOWN, origin};
 use super::*;
 
 /// Answers with that header, and with so much of that body as is asked for.
@@ -36,8 +37,8 @@ fn access(origins: impl HttpOrigins + 'static, secrets: &[&str]) -> HttpAccess {
     HttpAccess::new(Arc::new(origins), grant, &secrets)
 }
 
-fn to(path: &str, response_bytes: usize) -> HttpRequest {
-    HttpRequest {
+fn to(path: &str, response_bytes: usize) -> Outgoing {
+    let request = HttpRequest {
         method: "GET".into(),
         url: format!("https://a.example{path}"),
         headers: Vec::new(),
@@ -45,7 +46,8 @@ fn to(path: &str, response_bytes: usize) -> HttpRequest {
         body: Vec::new(),
         timeout: Duration::from_secs(60),
         response_bytes,
-    }
+    };
+    Outgoing { request, bound: Bound::Grant }
 }
 
 /// What a guest that may read so many bytes gets, also where its request has none of the secrets.
@@ -107,6 +109,44 @@ async fn who_asks_a_service_that_hangs_leaves_others_their_share() {
     assert!(futures_util::poll!(&mut hanging).is_pending());
     assert_eq!(access.running.held(), 2, "all there are");
     assert_eq!(access.send(to("/", 9), &other).await.unwrap().status, 200);
+}
+
+/// Which of three it was is what its author and its operator have to know.
+#[tokio::test]
+async fn who_has_no_answer_in_time_is_told_of_whom_how_long_and_what_says_so() {
+    let ms = Duration::from_millis;
+    for (own, granted, left, timeout, bound) in [
+        (Some(ms(20)), ms(20), ms(30), 20, Bound::Request),
+        (Some(ms(30)), ms(20), ms(20), 20, Bound::Grant),
+        (Some(ms(30)), ms(20), ms(10), 10, Bound::Call),
+        (None, ms(20), ms(30), 20, Bound::Grant),
+    ] {
+        assert_eq!(least(own, granted, left), (ms(timeout), bound));
+    }
+    let access = access(Encoded, &[]);
+    for (bound, why) in [
+        (Bound::Request, "the request's own `timeout-ms`"),
+        (Bound::Grant, "`http.timeout_ms` of the grant"),
+        (Bound::Call, "what was left to the call (`wall_ms`, or the client's request)"),
+    ] {
+        let Outgoing { request, .. } = to("/hangs", 9);
+        let outgoing = Outgoing { request: HttpRequest { timeout: ms(20), ..request }, bound };
+        let late = access.send(outgoing, &access.places(TenantId::new("a"))).await.unwrap_err();
+        assert_eq!(late.to_string(), format!("timeout: https://a.example has not answered in 20 ms, {why}"));
+    }
+}
+
+#[test]
+fn an_origin_in_a_message_has_no_password_no_path_and_an_end() {
+    for (url, shown) in [
+        ("https://me:secret@a.example:8443/path?key=1", "https://a.example:8443"),
+        ("http://a.example?q#f", "http://a.example"),
+        ("a.example/x", "a.example"),
+        ("http://a\n.example", "http://a\\n.example"),
+    ] {
+        assert_eq!(origin(url), shown);
+    }
+    assert_eq!(origin(&"x".repeat(9000)).len(), MAX_SHOWN);
 }
 
 #[test]
