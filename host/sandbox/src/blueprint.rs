@@ -83,11 +83,15 @@ impl Blueprint {
         }
     }
 
-    /// Wall time of `describe`, or of making and configuring an instance; patient, since a busy machine is no fault of the
-    /// plugin.
+    /// Wall time of `describe`, or of making and configuring an instance.
     pub(crate) fn configure_wall(&self) -> Duration {
-        (self.configure_cpu * 5).max(Duration::from_secs(5))
+        configure_wall(self.configure_cpu)
     }
+}
+
+/// Wall time of what may take so much CPU when a plugin is loaded; patient, since a busy machine is no fault of the plugin.
+pub(crate) fn configure_wall(cpu: Duration) -> Duration {
+    (cpu * 5).max(Duration::from_secs(5))
 }
 
 /// Where a component's stages are exported; `None` where they are not.

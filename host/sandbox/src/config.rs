@@ -83,7 +83,7 @@ impl Default for SandboxConfig {
             max_idle: Duration::from_secs(60),
             configure_cpu: Duration::from_secs(1),
             kv: Arc::new(MemoryKv::new(64 << 20)),
-            documents: Arc::new(Folders),
+            documents: Arc::new(Folders::default()),
             http: Arc::new(NoHttp),
             models: Arc::new(NoModels),
             vectors: Arc::new(MemoryVectors::new(64 << 20, 256 << 20)),

@@ -33,6 +33,7 @@ mod pool;
 mod pools;
 mod prefilter;
 mod registry;
+mod rights;
 pub mod sandbox;
 mod schema;
 mod slots;

@@ -3,7 +3,7 @@
 //! without any capability, and to be configured, with its grants and with storage that is thrown away. Where a snapshot
 //! is taken, it is of the instance that was configured.
 
-use crate::blueprint::{Blueprint, StageIndices};
+use crate::blueprint::{Blueprint, StageIndices, configure_wall};
 use crate::capability::{Documents, HttpAccess, KvStore, LogRate, MemoryKv, MemoryVectors, Namespace};
 use crate::descriptor;
 use crate::error::LoadCause;
@@ -18,8 +18,9 @@ use crate::stage::{CallError, Descriptor, Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
 use serde_json::Value;
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_types::TenantId;
@@ -47,7 +48,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
         select_stages(&mut stages, wanted)?;
     }
     check_content(&used, &stages, &spec.grants)?;
-    let opened = Opened::open(core, &spec.grants, &used)?;
+    let opened = Opened::open(core, &spec, &used)?;
     let (bytes, wanted) = (spec.component.clone(), spec.snapshot);
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
     let keeps = [("kv", core.config.kv.waits()), ("vectors", core.config.vectors.waits())];
@@ -94,10 +95,11 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    fn open(core: &Core, grants: &Grants, used: &BTreeSet<&'static str>) -> Result<Self, LoadCause> {
+    fn open(core: &Core, spec: &PluginSpec, used: &BTreeSet<&'static str>) -> Result<Self, LoadCause> {
+        let grants = &spec.grants;
         let documents = match grants.documents.is_empty() {
             true => None,
-            false => Some(core.config.documents.open(&grants.documents).map_err(LoadCause::Documents)?),
+            false => Some(open_documents(core, &spec.name, &grants.documents).map_err(LoadCause::Documents)?),
         };
         let refuse = |capability, message| LoadCause::Grant { capability, message };
         let http = match &grants.http {
@@ -115,6 +117,37 @@ impl Opened {
             core.config.models.check(&grant.model).map_err(|message| refuse("models", message))?;
         }
         Ok(Self { documents, http })
+    }
+}
+
+/// Opens folders, which may be another machine's that is away: what hangs then goes on alone, and the load ends. Where the same
+/// hangs already, nothing more is begun.
+fn open_documents(core: &Core, plugin: &str, mounts: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String> {
+    let wall = configure_wall(core.config.configure_cpu);
+    let (store, name, folders) = (core.config.documents.clone(), plugin.to_owned(), mounts.clone());
+    let rights = core.openings.of((name.clone(), folders.clone()));
+    let opened = ended_on_own_thread(async {
+        let opening = async {
+            let right = rights.acquire_owned().await;
+            let open = move || {
+                let opened = store.open(&name, &folders);
+                drop(right);
+                opened
+            };
+            tokio::task::spawn_blocking(open).await
+        };
+        tokio::time::timeout(wall, opening).await
+    });
+    match opened? {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(error)) => Err(format!("they cannot be opened: {error}")),
+        Err(_) => {
+            let mounts: Vec<String> =
+                mounts.iter().map(|(name, folder)| format!("mount `{name}`: `{}`", folder.display())).collect();
+            let which = if mounts.len() > 1 { "one of these has" } else { "it has" };
+            let mounts = mounts.join("; ");
+            Err(format!("{mounts}: {which} not answered within {wall:?}; is it another machine's that is away?"))
+        }
     }
 }
 

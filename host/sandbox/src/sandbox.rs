@@ -10,13 +10,15 @@ use crate::inspect::Anatomy;
 use crate::load;
 use crate::plugin::Plugin;
 use crate::registry::Registry;
+use crate::rights::Rights;
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::HostState;
 use crate::sweeper::Sweeper;
 use crate::ticker::Ticker;
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
@@ -37,6 +39,8 @@ pub(crate) struct Core {
     _sweeper: Sweeper,
     /// Bounds the guests that run while they are loaded: the pool has room for so many beside those that serve.
     pub(crate) trials: Semaphore,
+    /// Of a plugin's folders one opening at once: one that hangs has no end.
+    pub(crate) openings: Rights<(String, BTreeMap<String, PathBuf>)>,
     /// Makes pseudonyms of callers.
     pub(crate) pseudonym_key: [u8; 32],
     /// What was loaded and is still in use, by everything that it was loaded with.
@@ -147,6 +151,7 @@ impl Sandbox {
             ticker,
             _sweeper: sweeper,
             trials,
+            openings: Rights::new(1),
             pseudonym_key,
             loaded: Mutex::default(),
         })))

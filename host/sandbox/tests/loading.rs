@@ -1,10 +1,15 @@
 //! What is refused at load, and what the operator reads then.
 
-use crate::support::{guest, load, shared, spec};
+use crate::support::{guest, load, shared, small, spec};
 use serde_json::json;
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tidegate_sandbox::capability::{DocumentStore, Documents};
 use tidegate_sandbox::stage::{Grants, Limits, StageKind};
-use tidegate_sandbox::{LoadCause, PluginSpec};
+use tidegate_sandbox::{LoadCause, PluginSpec, Sandbox, SandboxConfig};
 
 fn refused(spec: PluginSpec) -> LoadCause {
     match shared().load(spec) {
@@ -148,4 +153,37 @@ fn a_mount_that_is_no_folder_is_refused_at_load() {
     let grants = Grants { kv_bytes: Some(1 << 20), documents, ..Grants::default() };
     let cause = refused(PluginSpec { grants, ..spec("keeper") });
     assert!(matches!(&cause, LoadCause::Documents(why) if why.contains("mount `docs`")), "{cause}");
+}
+
+/// As a folder of another machine that is away.
+#[derive(Default)]
+struct Away(AtomicUsize);
+
+impl DocumentStore for Away {
+    fn open(&self, _: &str, _: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_secs(60));
+        Err("it is back, too late".into())
+    }
+}
+
+/// A reload waits for what it loads, and with it one that shuts a key out.
+#[test]
+fn a_folder_that_is_away_refuses_each_load_in_time_and_hangs_one_thread() {
+    let away = Arc::new(Away::default());
+    let sandbox = Sandbox::new(SandboxConfig { documents: away.clone(), ..small() }).unwrap();
+    let began = Instant::now();
+    let loads = [(); 2].map(|()| {
+        let documents = [("docs".to_owned(), "/far/away".into())].into();
+        let grants = Grants { kv_bytes: Some(1 << 20), documents, ..Grants::default() };
+        let (sandbox, spec) = (sandbox.clone(), PluginSpec { grants, ..spec("keeper") });
+        std::thread::spawn(move || sandbox.load(spec))
+    });
+    for load in loads {
+        let cause = load.join().unwrap().unwrap_err().cause;
+        let why = "mount `docs`: `/far/away`: it has not answered within 5s; is it another machine's that is away?";
+        assert_eq!(cause, LoadCause::Documents(why.into()));
+    }
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    assert_eq!(away.0.load(Ordering::SeqCst), 1);
 }

@@ -24,10 +24,11 @@ pub struct DocumentEntry {
     pub modified_unix_ms: u64,
 }
 
-/// Opens what the `documents` grant names. Called once per plugin, when it is loaded; may block.
+/// Opens what the `documents` grant names. Called once per plugin, when it is loaded; may block, and where it does so for longer
+/// than the load waits, that is refused, and what has blocked goes on for as long as it takes.
 pub trait DocumentStore: Send + Sync {
-    /// The mounts of one plugin; an error is for the operator.
-    fn open(&self, mounts: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String>;
+    /// The mounts of the plugin of that name, which may have been loaded before; an error is for the operator.
+    fn open(&self, plugin: &str, mounts: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String>;
 }
 
 /// The documents that one plugin may read. Paths are as [`DocumentEntry::path`] says, and come from a guest: an

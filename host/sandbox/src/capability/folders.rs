@@ -3,11 +3,13 @@
 //! neither listed nor opened, so that who may write to the folder cannot show a plugin other files.
 //!
 //! A folder may hang, as one of another machine does that is away, and nothing ends a read in it. So a plugin has a few at
-//! once, each until it has ended, be its call gone long before: it takes no more threads than that from others.
+//! once, each until it has ended, be its call gone long before, or the plugin loaded anew: it takes no more threads than that
+//! from others.
 
 mod said;
 
 use super::{BoxFuture, CapabilityError, DocumentEntry, DocumentStore, Documents};
+use crate::rights::Rights;
 use said::{Said, Wrong};
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -28,12 +30,29 @@ const MAX_READS: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Opens folders.
-pub struct Folders;
+pub struct Folders {
+    /// Of each plugin in its folders: one that is mounted elsewhere is not kept waiting by where it was.
+    reads: Rights<(String, BTreeMap<String, PathBuf>)>,
+}
+
+impl Default for Folders {
+    fn default() -> Self {
+        Self { reads: Rights::new(MAX_READS) }
+    }
+}
 
 impl DocumentStore for Folders {
-    fn open(&self, mounts: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String> {
+    fn open(&self, plugin: &str, mounts: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String> {
+        Ok(Arc::new(self.mounts(plugin, mounts)?))
+    }
+}
+
+impl Folders {
+    fn mounts(&self, plugin: &str, mounts: &BTreeMap<String, PathBuf>) -> Result<Mounts, String> {
         let roots = mounts.iter().map(|(name, folder)| Ok((mount_name(name)?, root(name, folder)?)));
-        Ok(Arc::new(Mounts::new(roots.collect::<Result<_, String>>()?)))
+        let roots = roots.collect::<Result<_, String>>()?;
+        let reads = self.reads.of((plugin.to_owned(), mounts.clone()));
+        Ok(Mounts { roots, reads, said: Said::default() })
     }
 }
 
@@ -84,10 +103,6 @@ impl Documents for Mounts {
 }
 
 impl Mounts {
-    fn new(roots: BTreeMap<String, PathBuf>) -> Self {
-        Self { roots, reads: Arc::new(Semaphore::new(MAX_READS)), said: Said::default() }
-    }
-
     /// Reads beside the calls' threads. The right to that goes with the work, and not with who waits for it.
     async fn blocking<T: Send + 'static>(
         &self,

@@ -1,7 +1,11 @@
 use super::*;
 
 fn mounts(folder: &Path) -> Mounts {
-    Mounts::new(BTreeMap::from([("docs".to_owned(), folder.canonicalize().unwrap())]))
+    Folders::default().mounts("one", &docs(folder)).unwrap()
+}
+
+fn docs(folder: &Path) -> BTreeMap<String, PathBuf> {
+    BTreeMap::from([("docs".to_owned(), folder.to_owned())])
 }
 
 fn tree() -> tempfile::TempDir {
@@ -200,13 +204,36 @@ async fn reads_that_hang_take_no_more_threads_however_many_calls_give_up() {
     drop(let_go);
 }
 
+#[tokio::test]
+async fn reads_that_hang_count_for_the_plugin_that_is_loaded_anew_and_for_no_other() {
+    use futures_util::FutureExt;
+    let (folder, elsewhere, folders) = (tree(), tree(), Folders::default());
+    let (let_go, gate) = std::sync::mpsc::sync_channel::<()>(1);
+    let gate = Arc::new(std::sync::Mutex::new(gate));
+    let before = folders.mounts("one", &docs(folder.path())).unwrap();
+    for _ in 0..MAX_READS {
+        let gate = gate.clone();
+        let hanging = move || gate.lock().unwrap().recv().map_err(|_| not_there("gone"));
+        assert!(before.blocking(hanging).now_or_never().is_none());
+    }
+    drop(before);
+    let read = async |plugin: &str, folder: &Path| {
+        let mounts = Arc::new(folders.mounts(plugin, &docs(folder)).unwrap());
+        mounts.read("docs/b.txt".into(), 0, 4).await.is_ok()
+    };
+    assert!(!read("one", folder.path()).await);
+    assert!(read("other", folder.path()).await && read("one", elsewhere.path()).await);
+    drop(let_go);
+}
+
 #[test]
 fn a_mount_that_is_no_folder_is_refused_by_name() {
     let folder = tree();
-    let open = |name: &str, path: PathBuf| match Folders.open(&BTreeMap::from([(name.to_owned(), path)])) {
-        Ok(_) => panic!("opened"),
-        Err(message) => message,
-    };
+    let open =
+        |name: &str, path: PathBuf| match Folders::default().open("one", &BTreeMap::from([(name.to_owned(), path)])) {
+            Ok(_) => panic!("opened"),
+            Err(message) => message,
+        };
     assert!(open("docs", folder.path().join("b.txt")).contains("is not a folder"));
     assert!(open("docs", folder.path().join("missing")).contains("mount `docs`"));
     assert!(open("../docs", folder.path().into()).contains("no plain name"));
