@@ -300,7 +300,7 @@ impl Plugin {
             state.request = Some(ctx.request_id.clone());
         }
         if state.tenant != ctx.caller.tenant {
-            state.tenant = ctx.caller.tenant.clone();
+            state.serve(&ctx.caller.tenant);
         }
         state.until = until;
         state.retention = retention::<C>(ctx);

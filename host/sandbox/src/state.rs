@@ -86,6 +86,12 @@ impl HostState {
         self.settle_log();
     }
 
+    /// The next call is of this tenant.
+    pub(crate) fn serve(&mut self, tenant: &TenantId) {
+        let last = std::mem::replace(&mut self.tenant, tenant.clone());
+        self.meters.change(last, tenant);
+    }
+
     pub(crate) fn is_describing(&self) -> bool {
         matches!(self.phase, Phase::Describe { .. })
     }
@@ -174,11 +180,6 @@ pub(crate) enum Denied {
 struct MemorySpent;
 
 impl MemoryAccount {
-    /// Whose instance it is: a tenant's, of whatever project, or everybody's.
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.owner
-    }
-
     pub(crate) fn denied(&self) -> Option<Denied> {
         self.denied
     }

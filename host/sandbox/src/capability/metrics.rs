@@ -6,28 +6,54 @@ use crate::bindings::tidegate::plugin::metrics::Host;
 use crate::state::HostState;
 use metrics::{Counter, Histogram};
 use std::collections::HashMap;
+use tidegate_types::TenantId;
 
 /// Observations of one call.
 const MAX_OBSERVATIONS: u32 = 256;
+/// Tenants whose handles an instance keeps while it serves another; those of more are made again.
+const MAX_TENANTS: usize = 64;
 
-/// The handles of one instance, made at first use; at most one of each per declared name.
+/// What one instance counts by.
 #[derive(Default)]
 pub(crate) struct Meters {
-    counters: HashMap<String, Counter>,
-    histograms: HashMap<String, Histogram>,
+    handles: Handles,
+    /// Of tenants that share the instance and do not call now.
+    others: HashMap<TenantId, Handles>,
     /// In the call that is under way, also those past the bound.
     observed: u32,
+}
+
+/// The handles of one tenant, made at first use; at most one of each per declared name.
+#[derive(Default)]
+struct Handles {
+    counters: HashMap<String, Counter>,
+    histograms: HashMap<String, Histogram>,
+}
+
+impl Meters {
+    /// After calls of `last` come those of `next`.
+    pub(crate) fn change(&mut self, last: TenantId, next: &TenantId) {
+        let theirs = self.others.remove(next).unwrap_or_default();
+        let left = std::mem::replace(&mut self.handles, theirs);
+        if left.counters.is_empty() && left.histograms.is_empty() {
+            return;
+        }
+        if self.others.len() >= MAX_TENANTS {
+            self.others.clear();
+        }
+        self.others.insert(last, left);
+    }
 }
 
 impl Host for HostState {
     fn count(&mut self, name: String, delta: u64) -> wasmtime::Result<()> {
         self.use_capability("metrics.count");
-        if let Some(counter) = self.meters.counters.get(&name) {
+        if let Some(counter) = self.meters.handles.counters.get(&name) {
             counter.increment(delta);
         } else if self.may_meter(&name) {
             let counter = metrics::counter!("tidegate_plugin_events_total", &self.labels(&name));
             counter.increment(delta);
-            self.meters.counters.insert(name, counter);
+            self.meters.handles.counters.insert(name, counter);
         }
         Ok(())
     }
@@ -42,12 +68,12 @@ impl Host for HostState {
         if self.meters.observed > MAX_OBSERVATIONS {
             return Ok(());
         }
-        if let Some(histogram) = self.meters.histograms.get(&name) {
+        if let Some(histogram) = self.meters.handles.histograms.get(&name) {
             histogram.record(value);
         } else if self.may_meter(&name) {
             let histogram = metrics::histogram!("tidegate_plugin_values", &self.labels(&name));
             histogram.record(value);
-            self.meters.histograms.insert(name, histogram);
+            self.meters.handles.histograms.insert(name, histogram);
         }
         Ok(())
     }
@@ -77,9 +103,29 @@ impl HostState {
     fn labels(&self, name: &str) -> [(&'static str, String); 3] {
         [
             ("plugin", self.blueprint.name.to_string()),
-            // Projects come and go without a bound, and series stay: those of a tenant are counted together.
-            ("tenant", self.memory.owner().tenant.as_str().to_owned()),
+            // Who calls, as in a line of the log, also where tenants share the instance. Projects come and go without a bound, and
+            // series stay: those of a tenant are counted together.
+            ("tenant", self.tenant.as_str().to_owned()),
             ("name", name.to_owned()),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_kept_for_so_many_tenants_that_share_an_instance() {
+        let of = |n: usize| TenantId::new(n.to_string());
+        let mut meters = Meters::default();
+        for n in 0..200 {
+            meters.handles.counters.insert("told".into(), Counter::noop());
+            meters.change(of(n), &of(n + 1));
+            assert!(meters.handles.counters.is_empty() && meters.others.len() <= MAX_TENANTS);
+        }
+        meters.change(of(200), &of(199));
+        assert_eq!(meters.handles.counters.len(), 1, "those of the last one are there");
+        assert!(!meters.others.contains_key(&of(200)), "it has none");
     }
 }
