@@ -18,6 +18,11 @@ const FIBER_STACK: usize = 1 << 20;
 pub(crate) const TABLE_ELEMENTS: usize = 20_000;
 /// What the pool has for each.
 pub(crate) const ELEMENT_BYTES: usize = size_of::<usize>();
+/// Bytes of a table that its slot keeps when an instance is gone.
+const TABLE_KEPT: usize = 16 << 10;
+/// Elements of each table that count for no limit: those that the pool keeps in any case. Plugins of Rust and C have no more, so
+/// that what their instances may have is linear memory alone.
+pub(crate) const FREE_ELEMENTS: usize = TABLE_KEPT / ELEMENT_BYTES;
 /// Handles of resources that live in one instance at once, which lie in the host's memory and count for no limit. The contract
 /// has no resources: these are between the parts of a component.
 pub(crate) const HANDLES: usize = 4096;
@@ -74,7 +79,7 @@ fn pool(config: &SandboxConfig, memory: usize) -> PoolingAllocationConfig {
         // A slot whose guest used little is cleared by hand rather than by the kernel, and keeps its pages: this
         // halves the cost of a new instance.
         .linear_memory_keep_resident(128 << 10)
-        .table_keep_resident(16 << 10)
+        .table_keep_resident(TABLE_KEPT)
         .pagemap_scan(Enabled::Auto)
         .max_unused_warm_slots(16);
     pool

@@ -3,7 +3,7 @@
 
 use crate::blueprint::Blueprint;
 use crate::capability::{CapabilityError, KvStore, LogBudget, Meters, Namespace};
-use crate::engine::{CORE_INSTANCES, ELEMENT_BYTES, MEMORIES, TABLE_ELEMENTS, TABLES};
+use crate::engine::{CORE_INSTANCES, ELEMENT_BYTES, FREE_ELEMENTS, MEMORIES, TABLE_ELEMENTS, TABLES};
 use crate::meter::CpuMeter;
 use crate::registry::Registry;
 use crate::slots::share_of;
@@ -241,7 +241,8 @@ impl ResourceLimiter for HostState {
             self.memory.denied = Some(Denied::Table { asked: desired });
             return Err(MemorySpent.into());
         }
-        self.book(desired.saturating_sub(current).saturating_mul(ELEMENT_BYTES))
+        let counted = |elements: usize| elements.saturating_sub(FREE_ELEMENTS) * ELEMENT_BYTES;
+        self.book(counted(desired).saturating_sub(counted(current)))
     }
 
     fn instances(&self) -> usize {
@@ -273,11 +274,13 @@ mod tests {
         let mut lease = pool.lease(&tenant, Instant::now() + Duration::from_secs(60)).await.unwrap();
         let state = lease.instance.store.data_mut();
         let (before, all) = (state.memory.held(), state.memory.registry.held_bytes());
-        assert!(state.table_growing(1_000, 1_000 + TABLE_ELEMENTS / 2, None).unwrap());
-        let grown = TABLE_ELEMENTS / 2 * 8;
+        assert!(state.table_growing(0, FREE_ELEMENTS, None).unwrap());
+        assert_eq!(state.memory.held(), before, "most plugins have no larger one");
+        assert!(state.table_growing(FREE_ELEMENTS / 2, TABLE_ELEMENTS, None).unwrap());
+        let grown = (TABLE_ELEMENTS - FREE_ELEMENTS) * 8;
         assert_eq!((state.memory.held(), state.memory.registry.held_bytes()), (before + grown, all + grown));
         state.memory.limit = before + grown;
-        state.table_growing(0, 1, None).unwrap_err();
+        state.table_growing(FREE_ELEMENTS, FREE_ELEMENTS + 1, None).unwrap_err();
         assert!(matches!(state.memory.denied(), Some(Denied::Instance { asked }) if asked == before + grown + 8));
         drop(lease);
         assert_eq!(crate::plugin::tests::registry(&plugin).held_bytes(), 0);
