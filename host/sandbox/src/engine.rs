@@ -20,7 +20,7 @@ pub(crate) const TABLE_ELEMENTS: usize = 20_000;
 pub(crate) const ELEMENT_BYTES: usize = size_of::<usize>();
 /// Bytes of a table that its slot keeps when an instance is gone.
 const TABLE_KEPT: usize = 16 << 10;
-/// Elements of each table that count for no limit: those that the pool keeps in any case. Plugins of Rust and C have no more, so
+/// Elements of each table that count for no limit: those that the pool keeps in any case. Plugins of Rust and C seldom have more, so
 /// that what their instances may have is linear memory alone.
 pub(crate) const FREE_ELEMENTS: usize = TABLE_KEPT / ELEMENT_BYTES;
 /// Handles of resources that live in one instance at once, which lie in the host's memory and count for no limit. The contract
