@@ -233,7 +233,7 @@ async fn a_tenant_without_secrets_reaches_the_service_and_its_secret_does_not() 
     let service = StandIn::start(|_, _| Said::raw(200, "reached")).await;
     let tenant = "[tenants.local]\nplugin_capabilities = [\"http\", \"models\", \"vectors\", \"random\"]";
     let grants = format!("{}\n{tenant}", service.http_grant());
-    let (said, _) = told("get", &format!("{}/open", service.origin()), &grants).await;
+    let (said, _) = told("get-all", &format!("{}/open", service.origin()), &grants).await;
     assert_eq!(said, "200 reached");
     let arguments = format!("{}/secret authorization key", service.origin());
     let (said, _) = told("secret", &arguments, &grants).await;
