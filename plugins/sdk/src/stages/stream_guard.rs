@@ -89,6 +89,21 @@ impl Window {
     pub fn border(&self, at: usize) -> usize {
         self.text.floor_char_boundary(at).max(self.start())
     }
+
+    /// Pending text before `at`, with the replacements (sorted) that begin there.
+    fn text_before(&self, at: usize, replaced: &[(Range<usize>, String)]) -> String {
+        let at = self.border(at);
+        let mut said = String::new();
+        let mut from = self.start();
+        for (range, text) in replaced.iter().filter(|(range, _)| range.start < at || range.end <= at) {
+            said.push_str(self.text.get(from..self.border(range.start)).unwrap_or_default());
+            said.push_str(text);
+            from = from.max(self.text.ceil_char_boundary(range.end));
+        }
+        // Nothing, where the last replacement crosses `at`.
+        said.push_str(self.text.get(from..at).unwrap_or_default());
+        said
+    }
 }
 
 /// A replacement within pending text.
@@ -151,7 +166,9 @@ impl Inspection {
 
     /// The answer ends at byte `at` of the window. The host lets nothing of a window leave that a guard halts, so
     /// what is before `at`, with its replacements, goes into the farewell: the client reads the same whether or
-    /// not that text came with the offending one. Arguments of tools are cut off as a whole.
+    /// not that text came with the offending one. A replacement that begins before `at` is said, and nothing of the
+    /// text behind its beginning. A border inside a character is moved to where the client reads less. Arguments of
+    /// tools are cut off as a whole.
     pub fn halt_at(
         window: &Window,
         at: usize,
@@ -162,15 +179,7 @@ impl Inspection {
         if matches!(window.channel, Channel::ToolArguments(_)) {
             return Self::halt(window, refusal, None);
         }
-        let mut said = String::new();
-        let mut from = window.start();
-        for (range, text) in replaced.iter().filter(|(range, _)| range.end <= at) {
-            said.push_str(window.text.get(from..range.start).unwrap_or_default());
-            said.push_str(text);
-            from = range.end;
-        }
-        said.push_str(window.text.get(from..at).unwrap_or_default());
-        said.push_str(farewell);
+        let said = [&window.text_before(at, replaced), farewell].concat();
         Self::halt(window, refusal, (!said.is_empty()).then_some(said))
     }
 
@@ -254,6 +263,35 @@ impl Flavor for Same<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn farewell(text: &str, settled: u32, at: usize, replaced: &[(Range<usize>, &str)]) -> String {
+        let (channel, ending, attrs) = (Channel::Text, None, Vec::new());
+        let window = Window { seq: 0, choice: 0, channel, text: text.into(), settled, ending, attrs };
+        let replaced: Vec<_> = replaced.iter().map(|(range, text)| (range.clone(), (*text).to_owned())).collect();
+        match Inspection::halt_at(&window, at, &replaced, Refusal::new("code", "why"), "!").action {
+            WindowAction::Halt { farewell, .. } => farewell.unwrap_or_default(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn of_a_replacement_that_crosses_the_halt_nothing_of_the_models_text_is_said() {
+        let text = "mail bob@bomb.example";
+        let check = |at, expected: &str| assert_eq!(farewell(text, 0, at, &[(5..21, "[mail]")]), expected, "{at}");
+        check(9, "mail [mail]!");
+        check(21, "mail [mail]!");
+        check(5, "mail !");
+        check(4, "mail!");
+        assert_eq!(farewell(text, 2, 9, &[(5..21, "[mail]")]), "il [mail]!");
+        assert_eq!(farewell("a b c d", 0, 6, &[(0..1, "x"), (4..5, "y")]), "x b y !");
+    }
+
+    #[test]
+    fn a_border_inside_a_character_is_moved_and_no_text_is_lost() {
+        assert_eq!(farewell("ab \u{e9}t", 0, 4, &[]), "ab !");
+        assert_eq!(farewell("ab \u{e9}t\u{e9} c", 0, 9, &[(4..7, "x")]), "ab x !");
+        assert_eq!(farewell("ab", 0, 9, &[]), "ab!", "behind the text");
+    }
 
     #[test]
     fn a_state_is_the_default_one_by_its_wire_form_however_long_that_is() {
