@@ -155,6 +155,11 @@ impl Descriptor {
         self.capabilities.iter().any(|(declared, _)| *declared == capability)
     }
 
+    /// Whether it says that it rewrites prompts or redacts streams.
+    pub fn may_mutate(&self) -> bool {
+        self.mutates
+    }
+
     /// Bytes that a stream guard keeps waiting at most, where it promises it.
     pub fn holdback_bytes(&self) -> Option<u32> {
         self.holdback_bytes

@@ -76,6 +76,11 @@ impl Host {
         }
         Ok(outcome)
     }
+
+    /// The finish reason of an answer that ends with this channel.
+    fn ending(&self) -> &'static str {
+        if matches!(self.channel, Channel::ToolArguments(_)) { "tool_calls" } else { "stop" }
+    }
 }
 
 struct Stream<'a, G> {
@@ -99,7 +104,7 @@ impl<G: StreamGuard> Stream<'_, G> {
             channel: self.host.channel.clone(),
             text: self.text.clone(),
             settled: u32::try_from(self.settled).unwrap_or(u32::MAX),
-            ending: is_last.then(|| "stop".to_owned()),
+            ending: is_last.then(|| self.host.ending().to_owned()),
             attrs: Vec::new(),
         };
         let inspection = self.judged(&window)?;
@@ -150,6 +155,9 @@ impl<G: StreamGuard> Stream<'_, G> {
         let mut text = String::new();
         let mut from = self.settled;
         if let WindowAction::Redact(redactions) = &inspection.action {
+            if !G::describe().may_mutate() {
+                return Err(broken("it redacts, but its descriptor says `\"mutates\": false`; declare `.mutates()`"));
+            }
             for redaction in redactions {
                 let (start, end) = (redaction.span.start as usize, redaction.span.end as usize);
                 let kept = self.text.get(from..start).filter(|_| end <= through && self.text.get(start..end).is_some());
@@ -321,6 +329,28 @@ mod tests {
         }
     }
 
+    /// Redacts what is asked about, whatever it declares of that, and says how the answer ended.
+    struct Redacts<const DECLARED: bool>;
+
+    impl<const DECLARED: bool> Plugin for Redacts<DECLARED> {
+        type Config = ();
+        fn describe() -> Descriptor {
+            let descriptor = Descriptor::new("redacts", "0.1.0", "Redacts");
+            if DECLARED { descriptor.mutates() } else { descriptor }
+        }
+        fn configure(_: Self::Config) -> Result<Self, Error> {
+            Ok(Self)
+        }
+    }
+
+    impl<const DECLARED: bool> StreamGuard for Redacts<DECLARED> {
+        type State = ();
+        fn inspect_window(&self, _: &Context, _: &mut (), window: &Window) -> Result<Inspection, Error> {
+            let (range, text) = (window.start()..window.text.len(), window.ending.clone().unwrap_or_default());
+            Ok(Inspection::redact(range.end, vec![(range, text)]))
+        }
+    }
+
     /// Declares a state twice.
     struct Twice;
 
@@ -340,6 +370,23 @@ mod tests {
         fn inspect_window(&self, _: &Context, _: &mut (), window: &Window) -> Result<Inspection, Error> {
             Ok(Inspection::pass(window.text.len()))
         }
+    }
+
+    #[test]
+    fn a_guard_that_redacts_must_declare_it() {
+        let error = Host::default().stream(&Redacts::<false>, &["a"]).unwrap_err().to_string();
+        assert!(error.contains("it redacts, but its descriptor says `\"mutates\": false`"), "{error}");
+        assert!(Host::default().stream(&Redacts::<true>, &["a"]).is_ok());
+    }
+
+    #[test]
+    fn an_answer_ends_with_a_call_where_its_arguments_are_judged() {
+        let ending = |channel| {
+            let host = Host { channel, ..Host::default() };
+            host.stream(&Redacts::<true>, &["{}"]).unwrap().text
+        };
+        assert_eq!(ending(Channel::ToolArguments("call_1".into())), "tool_calls");
+        assert_eq!((ending(Channel::Text), ending(Channel::Refusal)), ("stop".into(), "stop".into()));
     }
 
     #[test]
