@@ -2,13 +2,17 @@
 //! guard says, and checks the contract on the way, what the guard declares of itself included.
 //!
 //! [`assert_same_for_any_chunking`] is the test that every guard on streams should have: whatever the pieces in
-//! which a text arrives, the client reads the same.
+//! which a text arrives, the client reads the same. What guards on messages do is in `testing/edits.rs`.
+
+mod edits;
 
 use crate::host::fake;
 use crate::plugin::{Error, Plugin, configure};
 use crate::prefilter::Prefilter;
-use crate::stages::{Action, Channel, Edit, Inspection, StreamGuard, Window, WindowAction, inspect_with_carry};
-use crate::types::{Context, Finding, Message, Part, Role};
+use crate::stages::{Channel, Inspection, StreamGuard, Window, WindowAction, inspect_with_carry};
+use crate::types::{Context, Finding};
+
+pub use edits::{assert_same_for_any_parts, edited};
 
 /// How the host behaves where the contract leaves it free.
 #[derive(Clone, Debug)]
@@ -225,57 +229,6 @@ pub fn assert_same_for_any_chunking<G: StreamGuard>(guard: &G, host: &Host, text
             let (held, promised) = (outcome.held_bytes, promised as usize);
             assert!(held <= promised, "{held} bytes were held; {promised} are promised\nin {pieces:?}");
         }
-    }
-    whole
-}
-
-/// A message as a prompt guard's verdict leaves it, as far as that changes texts and arguments.
-///
-/// # Panics
-/// When an edit is not of that message, or its place is not in the text.
-#[expect(clippy::panic, reason = "a test helper fails its test")]
-pub fn edited(message: &Message, action: &Action) -> Message {
-    let mut message = message.clone();
-    let Action::Rewrite(edits) = action else { return message };
-    let mut edits: Vec<&Edit> = edits.iter().collect();
-    edits.sort_by_key(|edit| if let Edit::ReplaceText { span, .. } = edit { span.start } else { 0 });
-    for edit in edits.into_iter().rev() {
-        let (part, range, new) = match edit {
-            Edit::ReplaceText { part, span, text, .. } => (*part as usize, Some(*span), text),
-            Edit::SetArguments(id, json) => {
-                let calls = |part: &Part| matches!(part, Part::ToolCall(call) if call.id == *id);
-                (message.parts.iter().position(calls).unwrap_or(usize::MAX), None, json)
-            }
-            other => panic!("{other:?} is no edit of a text"),
-        };
-        let old = match message.parts.get_mut(part) {
-            Some(Part::Text(old) | Part::Reasoning(old) | Part::Refusal(old)) => old,
-            Some(Part::ToolOutcome(outcome)) => &mut outcome.content,
-            Some(Part::ToolCall(call)) => &mut call.arguments,
-            _ => panic!("part {part} has no text"),
-        };
-        let range = range.map_or(0..old.len(), |span| span.start as usize..span.end as usize);
-        old.replace_range(range, new);
-    }
-    message
-}
-
-/// Cuts a text into two parts of a message, at every place, and compares what is left of both together with what is left
-/// of it in one part. Returns that.
-///
-/// # Panics
-/// When something is left of the parts that is not left of the whole.
-pub fn assert_same_for_any_parts(text: &str, inspect: impl Fn(&Message) -> Action) -> String {
-    let left = |parts: &[&str]| {
-        let parts = parts.iter().map(|text| Part::Text((*text).to_owned())).collect();
-        let message = Message { parts, ..Message::text("m0", Role::User, "") };
-        let edited = edited(&message, &inspect(&message));
-        edited.texts().map(|(_, text)| text).collect::<String>()
-    };
-    let whole = left(&[text]);
-    for at in (0..=text.len()).filter(|at| text.is_char_boundary(*at)) {
-        let (head, tail) = text.split_at(at);
-        assert_eq!(left(&[head, tail]), whole, "in {head:?} and {tail:?}");
     }
     whole
 }
