@@ -11,6 +11,8 @@ mod handed;
 pub(super) mod http;
 pub(super) mod kv;
 mod outside;
+mod params;
+mod target;
 pub(super) mod vectors;
 
 pub use documents::{put_file, remove_file, take_reads};

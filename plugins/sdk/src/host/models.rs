@@ -40,10 +40,10 @@ pub fn embed(alias: &str, texts: &[String]) -> Result<Vec<Vec<f32>>, Error> {
     fake::embed(alias, texts)
 }
 
-/// An answer; `params` is JSON (`max_tokens`, `temperature`, ...) or empty.
+/// An answer; `params` is JSON (`max_tokens`, `temperature`, `top_p`, `seed`, `stop`) or empty.
 ///
 /// # Errors
-/// What the host says: no grant, or the model is not ready.
+/// What the host says: no grant, no messages, a parameter that it does not take, or the model is not ready.
 pub fn complete(alias: &str, messages: &[Message], params: &str) -> Result<Reply, Error> {
     #[cfg(target_arch = "wasm32")]
     {

@@ -1,8 +1,8 @@
 //! HTTP, scripted. A request that the host would not send does not reach the script; which origins are granted, and which
 //! headers to a secret, is open.
 
-use super::hand_over;
 use super::outside::{Script, check_secret, denied, secret_names};
+use super::{hand_over, target};
 use crate::host::http::{Request, Response};
 use crate::plugin::Error;
 use std::cell::RefCell;
@@ -81,7 +81,8 @@ fn check(request: &Request) -> Result<(), Error> {
     }
     let plain = request.headers.iter().map(|(name, value)| (name.as_str(), value.len()));
     let secret = request.secret_headers.iter().map(|header| (header.name.as_str(), header.prefix.len()));
-    check_headers(&plain.chain(secret).collect::<Vec<_>>())
+    check_headers(&plain.chain(secret).collect::<Vec<_>>())?;
+    target::check(request)
 }
 
 /// Names, and bytes of values.
@@ -123,6 +124,8 @@ mod tests {
         let check = |request: Request| assert!(matches!(sent(&request), Err(Error::InvalidInput(_))), "{request:?}");
         grant_secrets(&["key"]);
         check(Request::get("x".repeat(MAX_URL_BYTES + 1)));
+        check(Request::get("api.example.com/v1"));
+        check(Request { method: String::new(), ..get() });
         check(get().header("Content-Length", "3"));
         check(get().header("x", "y".repeat(MAX_HEADER_BYTES)));
         check((0..=MAX_HEADERS).fold(get(), |request, n| request.header(n.to_string(), "")));

@@ -1,9 +1,8 @@
 //! What is outside of the host: models, scripted, secrets by name, randomness. What a test did not script answers
 //! [`Error::Denied`], as an ungranted capability would.
 
-use super::{hand_over, may_have_secrets};
+use super::{hand_over, may_have_secrets, params};
 use crate::host::models::{Label, Reply};
-use crate::json::members;
 use crate::plugin::Error;
 use crate::types::Message;
 use std::cell::RefCell;
@@ -59,11 +58,12 @@ pub(in crate::host) fn embed(alias: &str, texts: &[String]) -> Result<Vec<Vec<f3
     with(|o| o.embed.as_mut().map_or_else(|| denied("models.embed"), |script| script(texts)))
 }
 
-pub(in crate::host) fn complete(alias: &str, messages: &[Message], params: &str) -> Result<Reply, Error> {
-    hand_over("models.complete", &[&alias, &messages, &params]);
-    if !params.trim().is_empty() && members(params).is_err() {
-        return Err(Error::InvalidInput("`params` is not a JSON object".into()));
+pub(in crate::host) fn complete(alias: &str, messages: &[Message], given: &str) -> Result<Reply, Error> {
+    hand_over("models.complete", &[&alias, &messages, &given]);
+    if messages.is_empty() {
+        return Err(Error::InvalidInput("there are no messages".into()));
     }
+    params::check(given)?;
     with(|o| o.complete.as_mut().map_or_else(|| denied("models.complete"), |script| script(messages)))
 }
 
@@ -120,6 +120,7 @@ mod tests {
     use super::*;
     use crate::host::http::Response;
     use crate::host::{http, models, random, secrets};
+    use crate::types::Role;
 
     #[test]
     fn what_is_not_scripted_is_denied_and_what_is_answers() {
@@ -144,8 +145,11 @@ mod tests {
         let embedded = |count: usize| models::embed("embedder", &vec!["a".to_owned(); count]);
         assert_eq!(embedded(MAX_TEXTS).unwrap().len(), MAX_TEXTS);
         assert!(matches!(embedded(MAX_TEXTS + 1), Err(Error::InvalidInput(_))));
-        let asked = |params| models::complete("judge", &[], params);
+        let messages = [Message::text("m0", Role::User, "hi")];
+        let asked = |params| models::complete("judge", &messages, params);
         assert!(matches!(asked("[]"), Err(Error::InvalidInput(_))));
+        assert!(matches!(asked(r#"{"tools":[]}"#), Err(Error::InvalidInput(_))));
         assert!(matches!(asked(r#"{"seed":1}"#), Err(Error::Denied(_))), "it is not scripted");
+        assert!(matches!(models::complete("judge", &[], ""), Err(Error::InvalidInput(_))));
     }
 }
