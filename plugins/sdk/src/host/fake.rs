@@ -24,6 +24,7 @@ pub use outside::{grant_secrets, on_classify, on_complete, on_embed};
 use super::log::Level;
 use crate::descriptor::{Capability, Descriptor};
 use crate::json::quote;
+use crate::plugin::Error;
 use crate::types::Attrs;
 use handed::hand_over;
 use std::cell::RefCell;
@@ -39,6 +40,7 @@ struct Fake {
     log_fields: Vec<Attrs>,
     counts: BTreeMap<String, u64>,
     declared: Option<Declared>,
+    keeps_nothing: bool,
 }
 
 /// What the plugins of a test declare, all of them together.
@@ -64,6 +66,21 @@ pub fn hold_to(descriptor: &Descriptor) {
         declared.metrics.extend(descriptor.declared_metrics().map(str::to_owned));
         declared.secrets |= descriptor.declares(Capability::Secrets);
     });
+}
+
+/// From here on the requests are ones of which nothing may be kept (zero retention): what is to stay is refused,
+/// `kv::set`, `kv::increment` and `vectors::put`. What is there can still be read and deleted. A host writes no words of
+/// such a request to its log, and has a new instance for the next one; here both stay, so that a test can look at them.
+pub fn keep_nothing() {
+    with(|f| f.keeps_nothing = true);
+}
+
+/// Refuses what would stay of a request that keeps nothing.
+fn may_keep() -> Result<(), Error> {
+    match with(|f| f.keeps_nothing) {
+        true => Err(Error::Denied("nothing of this request may be kept (zero retention)".into())),
+        false => Ok(()),
+    }
 }
 
 /// Moves the clock.
@@ -144,7 +161,7 @@ fn may_have_secrets() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{log, metrics};
+    use crate::host::{kv, log, metrics, vectors};
 
     #[test]
     fn metrics_that_the_descriptor_does_not_declare_are_refused_and_logged() {
@@ -155,6 +172,25 @@ mod tests {
         metrics::observe("hist", 1.0);
         assert_eq!((counted("hits"), counted("hist")), (2, 0));
         assert_eq!(take_log(), [(Level::Warn, "metric `hist` is not declared in the descriptor".to_owned())]);
+    }
+
+    #[test]
+    fn of_a_request_that_keeps_nothing_nothing_stays_and_what_is_there_can_be_read_and_deleted() {
+        let refused =
+            |answer: Result<(), Error>| matches!(answer, Err(Error::Denied(why)) if why.contains("may be kept"));
+        let entry = || vectors::Entry { id: "a".into(), vector: vec![1.0], payload: Attrs::new() };
+        kv::set("old", b"1", None).unwrap();
+        vectors::put("notes", &[entry()]).unwrap();
+        keep_nothing();
+        assert!(refused(kv::set("new", b"1", None)) && refused(kv::increment("old", 1, None).map(|_| ())));
+        assert!(refused(vectors::put("notes", &[vectors::Entry { id: "b".into(), ..entry() }])));
+        assert!(
+            matches!(kv::set("", b"1", None), Err(Error::InvalidInput(_))),
+            "a key that is none is looked at first"
+        );
+        assert_eq!((kv_keys(), kv::get("old")), (vec!["old".to_owned()], Ok(Some(b"1".to_vec()))));
+        assert_eq!(vectors::search("notes", &[1.0], 9, &Attrs::new()).unwrap().len(), 1);
+        assert_eq!((kv::delete("old"), vectors::delete("notes", &["a".into()])), (Ok(()), Ok(1)));
     }
 
     #[test]

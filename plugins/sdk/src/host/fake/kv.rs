@@ -1,6 +1,6 @@
 //! Key-value storage in the memory of a test.
 
-use super::{hand_over, monotonic_ms};
+use super::{hand_over, may_keep, monotonic_ms};
 use crate::plugin::Error;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -80,6 +80,7 @@ pub(in crate::host) fn get_many(keys: &[String]) -> Result<Vec<Option<Vec<u8>>>,
 pub(in crate::host) fn set(key: &str, value: &[u8], ttl_ms: Option<u64>) -> Result<(), Error> {
     hand_over("kv.set", &[&key, &value]);
     check(&[key])?;
+    may_keep()?;
     let entry = Entry { value: value.to_vec(), expires_ms: expiry(ttl_ms) };
     with(|storage| storage.put(key, entry))
 }
@@ -88,6 +89,7 @@ pub(in crate::host) fn set(key: &str, value: &[u8], ttl_ms: Option<u64>) -> Resu
 pub(in crate::host) fn increment(key: &str, delta: i64, ttl_ms: Option<u64>) -> Result<i64, Error> {
     hand_over("kv.increment", &[&key]);
     check(&[key])?;
+    may_keep()?;
     with(|storage| {
         let (number, expires_ms) = match storage.entries.get(key) {
             Some(entry) => (number(key, &entry.value)?, entry.expires_ms),

@@ -1,6 +1,6 @@
 //! Collections of vectors in the memory of a test. Each may be read and written, which the operator's grant decides elsewhere.
 
-use super::hand_over;
+use super::{hand_over, may_keep};
 use crate::host::vectors::{Entry, Hit};
 use crate::plugin::Error;
 use crate::types::Attrs;
@@ -26,6 +26,7 @@ fn with<T>(collection: &str, f: impl FnOnce(&mut BTreeMap<String, Entry>) -> T) 
 
 pub(in crate::host) fn put(collection: &str, entries: &[Entry]) -> Result<(), Error> {
     hand_over("vectors.put", &[&collection, &entries]);
+    may_keep()?;
     at_most(entries.len(), "entries", MAX_ENTRIES)?;
     entries.iter().try_for_each(check_entry)?;
     with(collection, |kept| {
