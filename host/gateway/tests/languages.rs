@@ -59,6 +59,7 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 passes_its_own_tests(&project);
                 constructs_once(&project);
             }
+            ("js", StageKind::Router) => exports_objects_of_classes(&project),
             ("js", StageKind::Observer) => says_that_nothing_waits_for_a_promise(&project),
             ("js" | "python", StageKind::Memory) => answers_with_what_a_capability_did(&project, lang),
             ("c", StageKind::StreamGuard) => names_the_setting_at_fault(&project),
@@ -210,6 +211,27 @@ fn tells_what_it_throws(project: &Path, lang: &str) {
         said.lines().any(|said| said.contains(&line) && said.contains(words))
     };
     assert!(!passed && logged("INFO ", "seen {") && logged("ERROR", thrown) && logged("ERROR", file), "{lang}: {said}");
+    std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
+}
+
+/// What a class gives is no entry of its objects, and is exported all the same.
+fn exports_objects_of_classes(project: &Path) {
+    let source = project.join("plugin.js");
+    let good = std::fs::read_to_string(&source).unwrap();
+    let classes = good.replacen("export const router = logged({\n  route(", "class Base {\n  route(", 1).replacen(
+        "const long = request.promptTokens >",
+        "const long = this.isLong && request.promptTokens >",
+        1,
+    );
+    let classes = classes.strip_suffix("  },\n});\n").unwrap().to_owned()
+        + "  }\n}\nclass ByLength extends Base {\n  isLong = true;\n}\nexport const router = logged(new ByLength());\n";
+    assert!(classes.contains("class Base") && classes.contains("this.isLong"));
+    std::fs::write(&source, classes).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    let (passed, said) = plugin(project, &["test"]);
+    assert!(passed, "{said}");
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
 }

@@ -39,6 +39,18 @@ function returned(answer) {
   return answer;
 }
 
+// Functions of an object by name; of an object of a class those of its classes, too, which are no entries of it.
+function functionsOf(object) {
+  const found = new Map();
+  for (let at = object; at && at !== Object.prototype; at = Object.getPrototypeOf(at)) {
+    for (const name of Object.getOwnPropertyNames(at)) {
+      const call = object[name];
+      if (name !== "constructor" && typeof call === "function") found.set(name, call);
+    }
+  }
+  return [...found];
+}
+
 // The same functions. What they throw is thrown on; it is logged unless it is an error of the contract.
 export function logged(functions) {
   const told = (name, call) => (...args) => {
@@ -49,5 +61,5 @@ export function logged(functions) {
       throw error;
     }
   };
-  return Object.fromEntries(Object.entries(functions).map(([name, call]) => [name, told(name, call)]));
+  return Object.fromEntries(functionsOf(functions).map(([name, call]) => [name, told(name, call)]));
 }
