@@ -7,7 +7,7 @@ static char word[256] = "forbidden";
 
 static const char DESCRIPTOR[] =
     "{\"name\":\"{{name}}\",\"version\":\"0.1.0\",\"summary\":\"Refuses answers that hold a word\",\"config-schema\":{"
-    "\"type\":\"object\",\"properties\":{\"word\":{\"type\":\"string\",\"minLength\":1}},"
+    "\"type\":\"object\",\"properties\":{\"word\":{\"type\":\"string\",\"minLength\":1,\"default\":\"forbidden\"}},"
     "\"additionalProperties\":false},\"mutates\":false,\"deterministic\":true}";
 
 void exports_tidegate_plugin_meta_describe(exports_tidegate_plugin_meta_json_t *ret) {

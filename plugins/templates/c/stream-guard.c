@@ -8,7 +8,8 @@ static char word[256] = "foo", replacement[256] = "bar";
 
 static const char DESCRIPTOR[] =
     "{\"name\":\"{{name}}\",\"version\":\"0.1.0\",\"summary\":\"Replaces a word in answers\",\"config-schema\":{"
-    "\"type\":\"object\",\"properties\":{\"word\":{\"type\":\"string\"},\"replacement\":{\"type\":\"string\"}},"
+    "\"type\":\"object\",\"properties\":{\"word\":{\"type\":\"string\",\"default\":\"foo\"},"
+    "\"replacement\":{\"type\":\"string\",\"default\":\"bar\"}},"
     "\"additionalProperties\":false},\"mutates\":true,\"deterministic\":true}";
 
 void exports_tidegate_plugin_meta_describe(exports_tidegate_plugin_meta_json_t *ret) {

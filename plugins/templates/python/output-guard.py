@@ -27,7 +27,7 @@ class Meta:
                 "name": "{{name}}",
                 "version": "0.1.0",
                 "summary": "Refuses answers that hold a word",
-                "config-schema": {"type": "object", "properties": {"word": {"type": "string", "minLength": 1}}, "additionalProperties": False},
+                "config-schema": {"type": "object", "properties": {"word": {"type": "string", "minLength": 1, "default": "forbidden"}}, "additionalProperties": False},
                 "mutates": False,
                 "deterministic": True,
             }

@@ -20,7 +20,7 @@ class Meta:
                 "name": "{{name}}",
                 "version": "0.1.0",
                 "summary": "Replaces a word in answers",
-                "config-schema": {"type": "object", "properties": {"word": {"type": "string"}, "replacement": {"type": "string"}}, "additionalProperties": False},
+                "config-schema": {"type": "object", "properties": {"word": {"type": "string", "default": "foo"}, "replacement": {"type": "string", "default": "bar"}}, "additionalProperties": False},
                 "mutates": True,
                 "deterministic": True,
             }

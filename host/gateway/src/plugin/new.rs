@@ -143,6 +143,60 @@ mod tests {
         }
     }
 
+    /// Settings of the templates: stage, name, schema without its default, and default.
+    const SETTINGS: [(&str, &str, &str, &str); 5] = [
+        ("stream-guard", "word", "string", "foo"),
+        ("stream-guard", "replacement", "string", "bar"),
+        ("prompt-guard", "word", "string,minLength:1", "forbidden"),
+        ("output-guard", "word", "string,minLength:1", "forbidden"),
+        ("router", "long_tokens", "integer,minimum:1", "1000"),
+    ];
+
+    /// A template's source without what languages write in different ways: `word:{type:string,default:foo}`.
+    fn bare(lang: Language, stage: &str) -> String {
+        let files = project("my-plugin", lang, stage).unwrap();
+        let source = &files.iter().find(|(path, _)| *path == lang.source()).unwrap().1;
+        source.chars().filter(|c| !c.is_whitespace() && !"\"\\#".contains(*c)).collect()
+    }
+
+    #[test]
+    fn each_setting_of_a_template_has_its_default_in_every_language_and_the_code_takes_it() {
+        for lang in [Language::Rust, Language::C, Language::Js, Language::Python] {
+            for (stage, name, schema, default) in SETTINGS {
+                let source = bare(lang, stage);
+                let declared = format!("{name}:{{type:{schema},default:{default}}}");
+                let needles = match lang {
+                    // The SDK gives the code what the descriptor says.
+                    Language::Rust => {
+                        [format!("({name},{default},"), format!("({name},r{{type:{schema}}},r{default},")]
+                    }
+                    Language::C => [format!("{name}[256]={default}"), format!("{name}={default};")],
+                    Language::Js | Language::Python => {
+                        [format!("config={{{name}:{default},"), format!(",{name}:{default},")]
+                    }
+                };
+                assert!(lang == Language::Rust || source.contains(&declared), "{lang:?} {stage}: no {declared}");
+                assert!(needles.iter().any(|needle| source.contains(needle)), "{lang:?} {stage}: none of {needles:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn templates_have_no_settings_but_those_whose_defaults_are_known() {
+        for lang in [Language::Rust, Language::C, Language::Js, Language::Python] {
+            for stage in stages(lang) {
+                let source = bare(lang, stage);
+                let count = match lang {
+                    Language::Rust => source.matches(".setting(").count(),
+                    _ if source.contains("config-schema:{type:object,properties:{}") => 0,
+                    _ => source.matches("{type:string").count() + source.matches("{type:integer").count(),
+                };
+                let known = SETTINGS.iter().filter(|(of, ..)| *of == stage).count();
+                assert_eq!(count, known, "{lang:?} {stage}");
+            }
+        }
+    }
+
     #[test]
     fn a_template_in_c_frees_the_config_and_the_carry_that_it_was_given() {
         for stage in stages(Language::C) {
