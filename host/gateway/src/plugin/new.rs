@@ -46,7 +46,6 @@ fn project(name: &str, lang: Language, stage: &str) -> anyhow::Result<Vec<(Strin
         ("tests.toml".into(), cases.into()),
         (".gitignore".into(), "/dist\n/target\nnode_modules\n.venv\n__pycache__\n".into()),
         ("README.md".into(), readme(name, lang, stage)),
-        ("wit/project.wit".into(), world(stage)),
     ];
     files.extend(logged(lang).map(|(name, text)| (name, text.into())));
     if lang == Language::Rust {
@@ -56,6 +55,8 @@ fn project(name: &str, lang: Language, stage: &str) -> anyhow::Result<Vec<(Strin
         files.push(("Cargo.toml".into(), manifest.replace("{{name}}", name)));
         let sdk = FILES.iter().filter_map(|(path, text)| Some((path.strip_prefix("plugins/sdk/")?, *text)));
         files.extend(sdk.map(|(path, text)| (format!("vendor/sdk/{path}"), text.into())));
+    } else {
+        files.push(("wit/project.wit".into(), world(stage)));
     }
     Ok(files)
 }
@@ -85,7 +86,7 @@ pub fn stages(lang: Language) -> Vec<&'static str> {
     FILES.iter().filter_map(|(path, _)| name(path)).collect()
 }
 
-/// What the component exports and imports. In Rust the SDK sees to it.
+/// What the component exports and imports. In Rust the SDK sees to it, by `export!` and `.needs` of the descriptor.
 fn world(stage: &str) -> String {
     let import = if keeps(stage) { "  import kv;\n" } else { "" };
     format!(
@@ -140,6 +141,17 @@ mod tests {
                 assert_eq!(has_file, expected > 0, "{lang:?} {stage}");
                 Fixtures::parse(&cases.1).unwrap_or_else(|error| panic!("{stage}: {error:#}"));
             }
+        }
+    }
+
+    /// In Rust a file that decides nothing would be changed in vain.
+    #[test]
+    fn a_project_says_in_a_world_what_it_exports_except_in_rust() {
+        for lang in [Language::Rust, Language::C, Language::Js, Language::Python] {
+            let files = project("my-plugin", lang, "memory").unwrap();
+            let world = files.iter().find(|(path, _)| path == "wit/project.wit");
+            assert_eq!(world.is_none(), lang == Language::Rust, "{lang:?}");
+            assert!(world.is_none_or(|(_, text)| text.contains("import kv;\n  export memory;")), "{lang:?}");
         }
     }
 
