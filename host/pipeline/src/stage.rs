@@ -1,8 +1,10 @@
 //! A configured stage: a plugin (or the reason why it did not load) and what its failure means. What is told of a call whatever
-//! becomes of it: `stage/under_way.rs`.
+//! becomes of it: `stage/under_way.rs`. What it means how much it was about: `stage/size.rs`.
 
+mod size;
 mod under_way;
 
+pub(crate) use size::{Size, TOO_LONG};
 pub(crate) use under_way::CUT_OFF;
 
 use crate::breaker::{Breaker, Outcome};
@@ -53,13 +55,6 @@ pub struct Stage {
     pub figures: StageFigures,
 }
 
-/// A plugin that uses up its CPU time or memory on more than this has met its limits, and one that does so on less is out of
-/// order.
-const LARGE_INPUT_BYTES: usize = 64 << 10;
-
-/// The code of a refusal of what is larger than a closed stage can read.
-pub(crate) const TOO_LONG: &str = "too_long_to_check";
-
 /// What a stage has to say: a result, or nothing because it failed and is not closed.
 pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
@@ -79,15 +74,15 @@ impl Stage {
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        self.call_about(0, kind, cx, call).await
+        self.call_about(Size::Sent(0), kind, cx, call).await
     }
 
-    /// As [`Self::call`], about so many bytes that its caller sent, or that came from outside. Where it is their number that
-    /// the plugin's limits do not allow, the request is refused for it ([`TOO_LONG`]), and the plugin stays: else who sends
-    /// much would take it away from others.
+    /// As [`Self::call`], about so many bytes that somebody else chose. Where it is their number that the plugin's limits do not
+    /// allow, the request is refused for it ([`TOO_LONG`]), and the plugin stays: else who sends much, or asks for much, would
+    /// take it away from others.
     pub(crate) async fn call_about<'a, T, F, Fut>(
         &'a self,
-        num_bytes: usize,
+        size: Size,
         kind: StageKind,
         cx: &CallContext,
         call: F,
@@ -96,22 +91,17 @@ impl Stage {
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        self.timed(num_bytes, kind, cx, call).await.opinion
+        self.timed(size, kind, cx, call).await.opinion
     }
 
     /// As [`Self::call_about`], where the answer has left: what would end the request of a closed stage is logged, as it is of an
     /// open one.
-    pub(crate) async fn call_after<'a, T, F, Fut>(
-        &'a self,
-        num_bytes: usize,
-        kind: StageKind,
-        cx: &CallContext,
-        call: F,
-    ) where
+    pub(crate) async fn call_after<'a, T, F, Fut>(&'a self, size: Size, kind: StageKind, cx: &CallContext, call: F)
+    where
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        if let Err(reject) = self.call_about(num_bytes, kind, cx, call).await {
+        if let Err(reject) = self.call_about(size, kind, cx, call).await {
             tracing::warn!(plugin = %self.name, stage = kind.as_str(), "{reject:#}; the request is over");
         }
     }
@@ -119,7 +109,7 @@ impl Stage {
     /// As [`Self::call_about`], for one who asks how long it took.
     pub(crate) async fn timed<'a, T, F, Fut>(
         &'a self,
-        num_bytes: usize,
+        size: Size,
         kind: StageKind,
         cx: &CallContext,
         call: F,
@@ -148,8 +138,8 @@ impl Stage {
                 Ok(Some(result))
             }
             Err(error) => {
-                let is_large = num_bytes > LARGE_INPUT_BYTES;
-                let outgrown = outgrown(&error).filter(|_| is_large);
+                let is_large = size.is_large();
+                let outgrown = size::outgrown(&error).filter(|_| is_large);
                 // Many large ones at once wait for each other; who waits for others may be late for any text.
                 let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.waits();
                 let outcome = if outgrown.is_some() || is_late { Outcome::Unknown } else { health(&error) };
@@ -159,7 +149,7 @@ impl Stage {
                 }
                 let failed = self.failed(kind, case(&error), &for_line(&error.to_string()));
                 match outgrown {
-                    Some(limit) => failed.map_err(|reject| too_long(num_bytes, limit, reject)),
+                    Some(limit) => failed.map_err(|reject| size.too_long(limit, reject)),
                     None => failed,
                 }
             }
@@ -286,28 +276,6 @@ pub(crate) fn withheld(param: &str, message: String) -> Reject {
     counter!("tidegate_scope_denials_total", "reason" => "plugin").increment(1);
     let message = format!("{message}; name the plugin among the `plugins` of its entry");
     Reject::new(RejectKind::Forbidden, Fault::Client, message).at(param).code("insufficient_permissions")
-}
-
-/// The limit that a larger input needs more of.
-fn outgrown(error: &CallError) -> Option<&'static str> {
-    match error {
-        CallError::Deadline { clock: "cpu", .. } => Some("limits.cpu_ms"),
-        CallError::Memory { .. } => Some("limits.memory_mib"),
-        _ => None,
-    }
-}
-
-/// What a closed stage's failure is where the request is the reason: trying again would not help.
-fn too_long(num_bytes: usize, limit: &str, failure: Reject) -> Reject {
-    let message = format!(
-        "a required check of this server cannot read {num_bytes} bytes within its {limit}; send a shorter text, or have that \
-         limit raised"
-    );
-    let reject = Reject::new(RejectKind::Invalid, Fault::Client, message).code(TOO_LONG);
-    match failure.cause {
-        Some(cause) => reject.because(cause),
-        None => reject,
-    }
 }
 
 /// Whether the plugin is out of order, or the request, its limits or other plugins are the reason.

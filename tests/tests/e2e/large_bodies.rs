@@ -1,14 +1,14 @@
 //! Large bodies: what cannot be read is refused without the work of reading it, and is in nobody's way.
 
 use crate::stages::counted;
-use crate::tool_turns::{calls, is_told, says, whole};
+use crate::tool_turns::{calls, find, is_told, says, whole};
 use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tidegate_tests::stand_in::{Said, StandIn};
-use tidegate_tests::{Answer, BARE, Gateway, ask, collect, with_model};
+use tidegate_tests::stand_in::{Said, StandIn, last_text};
+use tidegate_tests::{Answer, BARE, Gateway, ask, collect, joined, with_model};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -174,4 +174,58 @@ async fn a_text_that_is_too_long_ends_no_pause_of_a_guard_that_keeps_failing() {
     assert_eq!(said(&noise(2 << 20)).await, "too_long_to_check");
     assert_eq!(said("trap").await, "plugin_failed");
     counted(&gateway, "tidegate_plugin_pauses_total{plugin=\"failing-and-small\"}", 1).await;
+}
+
+/// A question to which [`talkative`] has a long answer.
+const LONG: &str = "Tell me all.";
+
+/// Has this to say to [`LONG`], and little to anything else.
+async fn talkative(long: Said) -> StandIn {
+    StandIn::start(move |_, body| if last_text(body) == LONG { long.clone() } else { says("Hello.") }).await
+}
+
+/// As an upstream says it that is not asked for a stream, or has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_answer_that_comes_at_once_is_judged_in_pieces_and_takes_a_guard_away_from_nobody() {
+    let text = "\"[".repeat(256 << 10);
+    let upstream = talkative(says(&text)).await;
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dist/pii-guard.wasm");
+    let guard = format!(
+        "[[pipeline.stage]]\nplugin = \"pii-of-pieces\"\nfile = {file:?}\n[pipeline.stage.limits]\nwall_ms = 60000\n"
+    );
+    let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &guard)).await;
+    for _ in 0..3 {
+        let whole = gateway.chat(ask(LONG)).await;
+        assert_eq!(whole.status, 200, "{:?}", whole.error());
+        assert!(whole.text() == text, "{} of {} bytes", whole.text().len(), text.len());
+        let streamed = joined(&gateway.stream(ask(LONG)).await, 0);
+        assert!(streamed == text, "{} of {} bytes", streamed.len(), text.len());
+    }
+    assert_eq!(gateway.chat(ask("Hello!")).await.text(), "Hello.");
+    let metrics = gateway.get("/metrics").await;
+    let metrics = String::from_utf8_lossy(&metrics.body);
+    let said = |counter: &str| metrics.lines().any(|line| line.starts_with(counter) && line.contains("pii-of-pieces"));
+    assert!(said("tidegate_plugin_call_seconds"));
+    assert!(!said("tidegate_plugin_failures_total") && !said("tidegate_plugin_pauses_total"), "{metrics}");
+}
+
+/// Arguments and whole answers are judged at once, whatever their length.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_says_that_is_too_long_for_a_guard_takes_it_away_from_nobody() {
+    let call = whole(&calls("find", &json!(noise(2 << 20)).to_string()), "tool_calls", 10, 8);
+    for (kind, long) in [("stream-guard", call), ("output-guard", says(&noise(2 << 20)))] {
+        let upstream = talkative(long).await;
+        let guard = honest_as(&format!("honest-said-{kind}"), kind, "memory_mib = 2")
+            + "breaker = { failures = 2, within_ms = 600000, pause_ms = 600000 }\n";
+        let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &guard)).await;
+        for _ in 0..3 {
+            let mut request = ask(LONG);
+            request["tools"] = find()["tools"].clone();
+            let answer = gateway.chat(request).await;
+            let (message, _, code) = answer.error();
+            assert_eq!((answer.status, code), (400, json!("too_long_to_check")), "{kind}: {message}");
+            assert!(message.contains("that the model wrote within its limits.memory_mib"), "{kind}: {message}");
+        }
+        assert_eq!(gateway.chat(ask("Hello!")).await.text(), "Hello.", "{kind}");
+    }
 }

@@ -5,7 +5,7 @@ mod watched;
 
 use crate::context::RequestContext;
 use crate::holdback::{AtCap, Holdback, Released};
-use crate::stage::{OnError, Stage};
+use crate::stage::{OnError, Size, Stage};
 use crate::stages::run_tools::is_json;
 use crate::stages::screen_output::Judged;
 use metrics::counter;
@@ -106,7 +106,9 @@ impl Asking<'_> {
         call.began = Some(started);
         let call = &*call;
         let asked = stage
-            .timed(0, StageKind::StreamGuard, call, async |plugin| {
+            // How much a model says at once, its caller may have a say in: of tool calls, or a text that is held back, as much
+            // as it likes.
+            .timed(Size::Said(window.text.len()), StageKind::StreamGuard, call, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
                 let said = plugin.inspect_window_in(pool, call, text.carry(), window.clone()).await?;

@@ -1,6 +1,7 @@
 //! The conversation with the model: generate, screen, run tools, again, until a turn answers.
 
 mod calls;
+mod pieces;
 
 use crate::account::{Findings, Record};
 use crate::chat::Pipeline;
@@ -230,7 +231,10 @@ impl Conversation {
                         let more = reads.gather(joining, choice, &mut kind, &mut source);
                         let is_halted = self.echo.is_some() && Box::pin(self.repeat(choice)).await?
                             || self.ends_reasoning(choice, &kind) && Box::pin(self.end_reasoning(choice)).await?
-                            || self.say(choice, kind, more, None).await?;
+                            || match self.is_cut(&kind) {
+                                true => Box::pin(self.say_in_pieces(choice, kind)).await?,
+                                false => self.say(choice, kind, more, None).await?,
+                            };
                         if is_halted && self.halt(choice, &mut source, &mut heard).await {
                             break;
                         }

@@ -4,8 +4,8 @@
 
 use tidegate_types::{Chat, Form};
 
-/// Of one event: guards are given a window that fits their time, however long the prompt is.
-const PIECE_BYTES: usize = 4 << 10;
+/// Of one event: guards are given a window that fits their time, however long the prompt is, or what a source says at once.
+pub(super) const PIECE_BYTES: usize = 4 << 10;
 
 /// What is repeated, and in which choices it was already.
 pub(super) struct Echo {
@@ -30,7 +30,8 @@ impl Echo {
     }
 }
 
-fn pieces(mut text: &str) -> Vec<String> {
+/// The text in pieces of whole characters.
+pub(super) fn pieces(mut text: &str) -> Vec<String> {
     let mut pieces = Vec::new();
     while !text.is_empty() {
         let (piece, rest) = text.split_at(text.floor_char_boundary(PIECE_BYTES));

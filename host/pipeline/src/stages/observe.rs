@@ -4,6 +4,7 @@ use crate::account::DROPPED;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::figures::Outcome;
+use crate::stage::Size;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -115,7 +116,7 @@ impl Pipeline {
                         attrs,
                     };
                     stage
-                        .call_after(0, StageKind::Observer, &call, async |plugin| {
+                        .call_after(Size::Sent(0), StageKind::Observer, &call, async |plugin| {
                             plugin.on_complete(&call, summary).await
                         })
                         .await;

@@ -2,13 +2,13 @@
 //! Nothing is waited for, and a source that gives one event at a time is not asked for a second one.
 
 use crate::source::{Source, SourceEvent};
+use crate::stages::echo::PIECE_BYTES;
 use crate::stages::screen_output::{Joining, Piece};
 use std::mem::{Discriminant, discriminant};
 use tidegate_types::{Delta, DeltaKind, Reject};
 
 /// Events of one read that are judged at once: a client waits for the verdict on all of them.
 const READ_EVENTS: usize = 16;
-const READ_BYTES: usize = 4 << 10;
 
 /// Events of a source, and how they come.
 #[derive(Default)]
@@ -51,7 +51,8 @@ impl Reads {
         self.last = text;
     }
 
-    /// Takes what is there already of the text that `kind` begins: joined to it, or as further events.
+    /// Takes what is there already of the text that `kind` begins: joined to it, or as further events. However much is there,
+    /// it is about [`PIECE_BYTES`]: a guard's time is that of one call.
     pub(super) fn gather(
         &mut self,
         joining: Joining,
@@ -64,8 +65,11 @@ impl Reads {
         while self.may_take(joining, more.len() + 1, bytes) {
             match source.ready() {
                 None => break,
-                Some(Ok(SourceEvent::Delta(delta))) if delta.choice == choice => match piece(kind, delta.kind) {
-                    Ok(next) if joining == Joining::Text => append(kind, next),
+                Some(Ok(SourceEvent::Delta(delta))) if is_next(&delta, choice) => match piece(kind, delta.kind) {
+                    Ok(next) if joining == Joining::Text => {
+                        bytes += next.text.len();
+                        append(kind, next);
+                    }
                     Ok(next) => {
                         bytes += next.text.len();
                         more.push(next);
@@ -88,8 +92,8 @@ impl Reads {
     fn may_take(&self, joining: Joining, events: usize, bytes: usize) -> bool {
         match joining {
             Joining::Never => false,
-            Joining::OneRead => (self.is_burst || self.was_burst) && events < READ_EVENTS && bytes < READ_BYTES,
-            Joining::Events | Joining::Text => true,
+            Joining::OneRead => (self.is_burst || self.was_burst) && events < READ_EVENTS && bytes < PIECE_BYTES,
+            Joining::Events | Joining::Text => bytes < PIECE_BYTES,
         }
     }
 }
@@ -103,10 +107,15 @@ fn text_of(event: &Result<SourceEvent, Reject>) -> Option<(u32, Discriminant<Del
     }
 }
 
-fn text_bytes(kind: &DeltaKind) -> usize {
+/// Whether it may be judged with what came before it of the same choice.
+fn is_next(delta: &Delta, choice: u32) -> bool {
+    delta.choice == choice && text_bytes(&delta.kind) <= PIECE_BYTES
+}
+
+pub(super) fn text_bytes(kind: &DeltaKind) -> usize {
     match kind {
-        DeltaKind::Text { text, .. } | DeltaKind::Reasoning(text) => text.len(),
-        _ => 0,
+        DeltaKind::Text { text, .. } | DeltaKind::Reasoning(text) | DeltaKind::Refusal(text) => text.len(),
+        DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => 0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Retrievers add passages and memories what they know, screened and attributed, in front of the last question.
 
 use crate::chat::{Pipeline, RetrieverStage};
+use crate::stage::Size;
 use crate::states::{Ended, Grounded, Request, Screened};
 use futures_util::future::{try_join, try_join_all};
 use std::sync::Arc;
@@ -67,7 +68,7 @@ impl Pipeline {
         let call = request.cx.call(request.chat.stream, stage.wall);
         let query = Query { text: question.to_owned(), top_k: retriever.top_k };
         let found = stage
-            .call_about(question.len(), StageKind::Retriever, &call, async |plugin| {
+            .call_about(Size::Sent(question.len()), StageKind::Retriever, &call, async |plugin| {
                 plugin.retrieve(&call, &query).await
             })
             .await?;

@@ -4,7 +4,7 @@
 use crate::chat::{MemoryStage, Pipeline};
 use crate::context::RequestContext;
 use crate::estimate::messages_bytes;
-use crate::stage::{Stage, withheld};
+use crate::stage::{Size, Stage, withheld};
 use crate::states::Request;
 use serde_json::Value;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Pipeline {
         let num_bytes = question.len();
         let question = Question { text: question, limit: memory.top_k };
         let asking = async |plugin: &Plugin| plugin.recall(&call, question).await;
-        let found = stage.call_about(num_bytes, StageKind::Memory, &call, asking).await?;
+        let found = stage.call_about(Size::Sent(num_bytes), StageKind::Memory, &call, asking).await?;
         Ok(found.unwrap_or_default().into_iter().map(|item| known(&stage.name, item)).collect())
     }
 
@@ -54,7 +54,7 @@ impl Pipeline {
                 attrs.extend(own.flat_map(|notes| notes.attrs.clone()));
                 let exchange = Exchange { messages: &messages, attrs: &attrs };
                 let remember = async |plugin: &Plugin| plugin.remember(&call, exchange).await;
-                stage.call_after(messages_bytes(&messages), StageKind::Memory, &call, remember).await;
+                stage.call_after(Size::Sent(messages_bytes(&messages)), StageKind::Memory, &call, remember).await;
             }
         });
     }

@@ -5,6 +5,7 @@
 use crate::chat::Pipeline;
 use crate::estimate::{estimated_input, given_bytes};
 use crate::models::{Model, ModelBackend};
+use crate::stage::Size;
 use crate::states::{Ended, Equipped, Request, Routed};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Candidate, RouteRequest, StageKind};
@@ -43,7 +44,7 @@ impl Pipeline {
             };
             let call = request.cx.call(request.chat.stream, stage.wall);
             let decision = stage
-                .call_about(given_bytes(&request.chat.messages), StageKind::Router, &call, async |plugin| {
+                .call_about(Size::Sent(given_bytes(&request.chat.messages)), StageKind::Router, &call, async |plugin| {
                     plugin.route(&call, route, &candidates).await
                 })
                 .await?;

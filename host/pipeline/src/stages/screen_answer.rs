@@ -3,7 +3,8 @@
 
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use crate::stage::{Stage, traced};
+use crate::estimate::messages_bytes;
+use crate::stage::{Size, Stage, traced};
 use crate::stages::edits;
 use crate::stages::screen_input::heard;
 use futures_util::FutureExt;
@@ -209,7 +210,13 @@ async fn inspect(
     let call = cx.call(streaming, stage.wall);
     let output = Output { choices: &messages, finish_reasons: &reasons, usage, attrs: &attrs };
     let asking = async |plugin: &Plugin| traced(plugin.inspect_output(&call, output).await);
-    stage.call_about(echoed, StageKind::OutputGuard, &call, asking).await
+    stage.call_about(size(&messages, echoed), StageKind::OutputGuard, &call, asking).await
+}
+
+/// With a prompt that is repeated: where most of the answer is that, a shorter prompt helps.
+fn size(messages: &[Message], echoed: usize) -> Size {
+    let num_bytes = messages_bytes(messages);
+    if echoed > num_bytes / 2 { Size::Sent(num_bytes) } else { Size::Said(num_bytes) }
 }
 
 fn rewrite(cx: &RequestContext, stage: &Stage, choices: &mut [Choice], list: Vec<Edit>) -> Result<(), Reject> {

@@ -5,7 +5,7 @@ use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
 use crate::estimate::{given_bytes, told_bytes};
 use crate::reply::{Emitter, Reply, ReplyEvent};
-use crate::stage::{Opinion, Stage, TOO_LONG, traced};
+use crate::stage::{Opinion, Size, Stage, TOO_LONG, traced};
 use crate::stages::fit::check_template_args;
 use crate::stages::{edits, params};
 use crate::states::{Ended, Loaded, Notes, Request, Screened};
@@ -175,7 +175,7 @@ impl Stages {
 async fn inspect_outside(stage: &Stage, cx: &RequestContext, message: &Message) -> Result<Option<Verdict>, Reject> {
     let (call, num_bytes) = (cx.call(false, stage.wall), given_bytes(std::slice::from_ref(message)));
     let asking = async |plugin: &Plugin| traced(plugin.inspect_outside(&call, message).await);
-    match stage.call_about(num_bytes, StageKind::PromptGuard, &call, asking).await {
+    match stage.call_about(Size::Sent(num_bytes), StageKind::PromptGuard, &call, asking).await {
         Err(Reject { code: Some(code), message, cause, .. }) if code == TOO_LONG => {
             tracing::warn!(request = %cx.request_id, guard = %stage.name, num_bytes, reason = cause,
                 "text from outside is too long for its guard");
@@ -223,7 +223,7 @@ pub(super) async fn inspect(
 ) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(chat.stream, stage.wall);
     stage
-        .call_about(told_bytes(chat), StageKind::PromptGuard, &call, async |plugin| {
+        .call_about(Size::Sent(told_bytes(chat)), StageKind::PromptGuard, &call, async |plugin| {
             let params = params::of(chat, &cx.caller.scope, stages, stage);
             let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
             traced(plugin.inspect_prompt(&call, prompt).await)
