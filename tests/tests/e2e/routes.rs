@@ -1,5 +1,7 @@
 //! Where requests to `auto` go that no router has an opinion about.
 
+use crate::conversations::send;
+use hyper::Method;
 use serde_json::json;
 use std::path::Path;
 use tidegate::config::Config;
@@ -88,4 +90,48 @@ async fn a_default_that_leads_nowhere_is_refused() {
         let why = refused(&default.to_string(), routes).await;
         assert!(why.contains("pipeline.default") && why.contains(expected), "{default}: {why}");
     }
+}
+
+/// Its key names one model, and its project another. Routers that are asked about nothing fail, and would be left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_use_no_model_is_told_so_and_no_router_is_asked() {
+    let server = StandIn::start(|_, _| completion("Hello.")).await;
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dist/tier-router.wasm");
+    let key = |name: &str, model: &str| {
+        let hash = blake3::hash(name.as_bytes());
+        format!(
+            "[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\ntenant = \"acme\"\nproject = \"web\"\nmodels = [\"auto\", \"{model}\"]\n"
+        )
+    };
+    let pipeline = format!(
+        "{}{}[tenants.acme.projects.web]\nmodels = [\"auto\", \"alpha\"]\n[[pipeline.stage]]\nplugin = \"tier-of-none\"\n\
+         file = {file:?}\non_error = \"closed\"\nconfig = {{ default = [\"alpha\"] }}\n",
+        key("none", "zeta"),
+        key("some", "alpha")
+    );
+    let gateway = gateway(&server, &pipeline).await;
+    let asked = async |key: &str| {
+        let mut request = ask("Hello!");
+        request["model"] = "auto".into();
+        send(&gateway, Method::POST, "/v1/chat/completions", key, Some(&request)).await
+    };
+    for _ in 0..6 {
+        let answer = asked("none").await;
+        let (message, param, code) = answer.error();
+        assert_eq!((answer.status, param, code), (403, json!("model"), json!("insufficient_permissions")), "{message}");
+        assert!(message.contains("`models`") && !message.contains("zeta"), "{message}");
+    }
+    assert_eq!(asked("some").await.json()["model"], "alpha", "no router was paused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_that_a_key_may_not_use_is_no_reason_to_ask_again() {
+    let server = StandIn::start(|_, _| completion("Hello.")).await;
+    let hash = blake3::hash(b"some");
+    let key = format!("[[keys]]\nname = \"some\"\nhash = \"blake3:{hash}\"\nmodels = [\"auto\", \"alpha\"]\n");
+    let gateway = gateway(&server, &format!("{key}[pipeline]\ndefault = [\"beta\"]\n{}", router(TRAPS))).await;
+    let mut request = ask("Hello!");
+    request["model"] = "auto".into();
+    let answer = send(&gateway, Method::POST, "/v1/chat/completions", "some", Some(&request)).await;
+    assert_eq!((answer.status, answer.error().2), (403, json!("insufficient_permissions")), "{:?}", answer.error());
 }

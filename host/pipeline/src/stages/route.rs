@@ -7,9 +7,10 @@ use crate::estimate::{estimated_input, given_bytes};
 use crate::models::{Model, ModelBackend};
 use crate::stage::Size;
 use crate::states::{Ended, Equipped, Request, Routed};
+use metrics::counter;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Candidate, RouteRequest, StageKind};
-use tidegate_types::{Chat, Fault, ROUTED_MODEL, Reject};
+use tidegate_types::{Chat, Fault, ROUTED_MODEL, Reject, RejectKind, Scope};
 
 impl Pipeline {
     pub(crate) async fn route(self: &Arc<Self>, mut equipped: Equipped) -> Result<Routed, Ended> {
@@ -31,7 +32,11 @@ impl Pipeline {
 
     async fn ask_routers(&self, request: &Request) -> Result<Vec<Arc<Model>>, Reject> {
         let default = &self.stages.default_route;
-        let mut models = self.models.answering(default, &request.cx.caller.scope);
+        let scope = &request.cx.caller.scope;
+        let mut models = self.models.answering(default, scope);
+        if models.is_empty() {
+            return Err(self.no_choice());
+        }
         let mut decided = false;
         for stage in &self.stages.routers {
             let candidates: Vec<Candidate> = models.iter().map(|model| candidate(model)).collect();
@@ -54,15 +59,39 @@ impl Pipeline {
             let order = decision.order.iter().filter_map(|id| models.iter().find(|m| m.name == *id).cloned()).collect();
             models = order;
             decided = true;
+            if models.is_empty() {
+                break;
+            }
         }
         if !decided && !default.is_empty() {
             models.retain(|model| default.contains(&model.name));
+            if models.is_empty() {
+                return Err(not_allowed(
+                    "no router has chosen a model, and the default route leads to none that this caller may use",
+                ));
+            }
         }
         if models.is_empty() {
             return Err(no_candidate());
         }
         Ok(models)
     }
+
+    /// What a caller is told who may name none of the models that answer. No router is asked: what it makes of nothing
+    /// to choose from is no news of its health.
+    fn no_choice(&self) -> Reject {
+        match self.models.answering(&[], &Scope::default()).is_empty() {
+            true => no_candidate(),
+            false => not_allowed(&format!("the model `{ROUTED_MODEL}` leads to none that this caller may use")),
+        }
+    }
+}
+
+/// Which models there are that the caller may not use, it is not told.
+fn not_allowed(message: &str) -> Reject {
+    counter!("tidegate_scope_denials_total", "reason" => "model").increment(1);
+    let message = format!("{message}; name one among the `models` of its entry, or of its project");
+    Reject::new(RejectKind::Forbidden, Fault::Client, message).at("model").code("insufficient_permissions")
 }
 
 fn no_candidate() -> Reject {
