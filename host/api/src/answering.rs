@@ -74,10 +74,11 @@ impl Answering {
         let mut out = BytesMut::new();
         self.begin(&mut out);
         let context = RequestContext { notebook: Some(self.notebook.clone()), ..context };
+        let aborted = context.aborted.clone();
         let reply = tokio::select! {
             reply = api.service.chat(chat, context) => reply,
             () = stopped(&mut self.writer) => Err(Reject::cancelled()),
-            () = api.phase.cutting.cancelled() => Err(error::stopping()),
+            reject = aborted.by_stopping(&api.phase.cutting) => Err(reject),
         };
         match reply {
             Ok(reply) => self.make(reply, None, out).await,
@@ -125,7 +126,10 @@ impl Answering {
             self.flush(&mut out);
         };
         // What it holds is free before anything waits for the store.
-        drop(reply);
+        match &outcome {
+            Ok(()) => drop(reply),
+            Err(reject) => reply.fail(reject),
+        }
         self.end(outcome, &mut out).await
     }
 

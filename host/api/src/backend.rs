@@ -1,11 +1,12 @@
 //! What the HTTP side asks of the rest of the program.
 
 use crate::administration::Administration;
+use crate::error;
 use bytes::Bytes;
 use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tidegate_store::{UsageQuery, UsageSum};
 use tidegate_types::{
@@ -13,6 +14,7 @@ use tidegate_types::{
     RejectKind, RequestId, Retention, Transcript, Usage,
 };
 use tidegate_wire::ModelCard;
+use tokio_util::sync::CancellationToken;
 
 /// A future that is not named.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -112,6 +114,36 @@ pub struct RequestContext {
     pub history: Option<History>,
     /// Where what is known of the answer is noted, where it is kept.
     pub notebook: Option<Notebook>,
+    /// Where the server says why it ends the request, before that is dropped.
+    pub aborted: Aborted,
+}
+
+/// Why the server itself ends a request: it stops, or the answer is longer than any may be. Who answers finds it when the
+/// request is dropped; one that is dropped without it has lost its client, which is another outcome in the books.
+#[derive(Clone, Debug, Default)]
+pub struct Aborted(Arc<OnceLock<Reject>>);
+
+impl Aborted {
+    /// As who answers keeps it.
+    pub fn shared(self) -> Arc<OnceLock<Reject>> {
+        self.0
+    }
+
+    /// The first reason is it. That somebody asked for the end is none of the server's.
+    pub(crate) fn by(&self, reject: &Reject) {
+        if !reject.is_cancelled() {
+            // Said once.
+            let _ = self.0.set(reject.clone());
+        }
+    }
+
+    /// Once the server stops: said before whatever waits beside it is dropped.
+    pub(crate) async fn by_stopping(self, cutting: &CancellationToken) -> Reject {
+        cutting.cancelled().await;
+        let reject = error::stopping();
+        self.by(&reject);
+        reject
+    }
 }
 
 /// Puts what was said before in front of what is asked now, when the request has been let in.
@@ -166,6 +198,8 @@ pub struct Reply {
     pub allowances: Allowances,
     /// Of the passages that the model was given.
     pub citations: Vec<Citation>,
+    /// Of the request's context.
+    pub aborted: Aborted,
     /// What it says.
     pub events: Box<dyn Events>,
 }
@@ -174,5 +208,10 @@ impl Reply {
     /// The next event.
     pub(crate) async fn next(&mut self) -> Option<Result<ReplyEvent, Reject>> {
         poll_fn(|cx| self.events.poll_next(cx)).await
+    }
+
+    /// Ends it for this reason, where it has not ended.
+    pub(crate) fn fail(self, reject: &Reject) {
+        self.aborted.by(reject);
     }
 }

@@ -15,7 +15,7 @@ mod title;
 
 pub(crate) use desk::Desk;
 
-use crate::backend::RequestContext;
+use crate::backend::{Aborted, RequestContext};
 use crate::ids;
 use crate::server::Api;
 use desk::{NotNow, Place};
@@ -202,6 +202,7 @@ async fn ask(api: &Api, kept: &Kept, task: Ask<'_>) -> Result<String, Reject> {
         caller: Arc::new(server_for(&kept.context.caller)),
         history: None,
         notebook: None,
+        aborted: Aborted::default(),
         ..kept.context.clone()
     };
     Ok(api.service.write_aside(chat, context).await?.trim().to_owned())

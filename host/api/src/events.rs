@@ -145,7 +145,9 @@ impl EventBody {
     fn take(&mut self, event: Option<Result<ReplyEvent, Reject>>, record: Option<&mut Record>) {
         let written = self.encoding.write(event, &mut self.buffer);
         if let Written::End(outcome) = &written {
-            self.reply = None;
+            if let (Some(reply), Err(reject)) = (self.reply.take(), outcome) {
+                reply.fail(reject);
+            }
             self.outcome = Some(outcome.clone());
         }
         match (written, record) {

@@ -1,7 +1,7 @@
 //! What an endpoint gets.
 
 use crate::administration::Administration;
-use crate::backend::RequestContext;
+use crate::backend::{Aborted, RequestContext};
 use crate::body::{Body, Response};
 use crate::ids;
 use crate::reading;
@@ -64,6 +64,7 @@ impl Exchange {
             hops: hops.unwrap_or(0),
             history: None,
             notebook: None,
+            aborted: Aborted::default(),
         }
     }
 

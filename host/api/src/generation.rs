@@ -31,7 +31,9 @@ pub(crate) async fn run(api: Arc<Api>, mut writer: Writer, encoder: StreamEncode
         let cut = writer.cut().map(|reject| Written::End(Err(reject)));
         // Nobody could read the rest.
         if let Written::End(outcome) = cut.unwrap_or(written) {
-            drop(reply);
+            if let Err(reject) = &outcome {
+                reply.fail(reject);
+            }
             return writer.end(outcome);
         }
     }

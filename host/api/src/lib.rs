@@ -53,7 +53,9 @@ mod uri;
 
 pub use administration::{Administration, MemberChange, ProjectPage};
 pub use auth::{ApiKey, Auth, SharedAuth};
-pub use backend::{BoxFuture, Embedded, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store};
+pub use backend::{
+    Aborted, BoxFuture, Embedded, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store,
+};
 pub use behind::{Behind, Summaries, Titles};
 pub use error::ApiError;
 pub use grant::{CertificateGrant, Grant, GrantTokens, ProjectChoice, no_project};

@@ -91,7 +91,7 @@ impl PipelineService {
 impl Service for PipelineService {
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
         Box::pin(async move {
-            let pipeline = self.pipeline.load_full();
+            let (pipeline, aborted) = (self.pipeline.load_full(), cx.aborted.clone());
             if chat.num_prompts() > 1 {
                 let mut replies = pipeline.answer_each(chat, for_pipeline(cx)).await?;
                 return Ok(Reply {
@@ -99,6 +99,7 @@ impl Service for PipelineService {
                     headers: std::mem::take(&mut replies.headers),
                     allowances: replies.allowances,
                     citations: Vec::new(),
+                    aborted,
                     events: Box::new(PipelineReplies(replies)),
                 });
             }
@@ -108,6 +109,7 @@ impl Service for PipelineService {
                 headers: std::mem::take(&mut reply.headers),
                 allowances: reply.allowances,
                 citations: std::mem::take(&mut reply.citations),
+                aborted,
                 events: Box::new(PipelineReply(reply)),
             })
         })
@@ -228,10 +230,21 @@ impl Service for PipelineService {
 }
 
 fn for_pipeline(cx: RequestContext) -> tidegate_pipeline::RequestContext {
-    let RequestContext { request_id, generation, caller, retention, hops, history, notebook } = cx;
+    let RequestContext { request_id, generation, caller, retention, hops, history, notebook, aborted } = cx;
     let history = history.map(|history| tidegate_pipeline::History(history.0));
     let began = Instant::now();
-    tidegate_pipeline::RequestContext { request_id, generation, began, caller, retention, hops, history, notebook }
+    let aborted = aborted.shared();
+    tidegate_pipeline::RequestContext {
+        request_id,
+        generation,
+        began,
+        caller,
+        retention,
+        hops,
+        history,
+        notebook,
+        aborted,
+    }
 }
 
 fn card(model: &Model) -> ModelCard {

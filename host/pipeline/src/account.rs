@@ -1,4 +1,4 @@
-//! Every accepted request ends in exactly one record: answered, failed, or the client went away.
+//! Every accepted request ends in exactly one record: answered, failed, ended by the server, or the client went away.
 
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
@@ -186,6 +186,9 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        self.write(Outcome::ClientGone, DROPPED);
+        match self.cx.aborted.get().cloned() {
+            Some(reject) => self.failed(&reject),
+            None => self.write(Outcome::ClientGone, DROPPED),
+        }
     }
 }

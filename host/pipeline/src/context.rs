@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tidegate_sandbox::capability::for_line;
 use tidegate_sandbox::stage::CallContext;
@@ -29,6 +29,8 @@ pub struct RequestContext {
     pub history: Option<History>,
     /// Where what is known of the answer is noted, where somebody keeps it.
     pub notebook: Option<Notebook>,
+    /// Why the server itself ends the request, said before that is dropped. One that is dropped without has lost its client.
+    pub aborted: Arc<OnceLock<Reject>>,
 }
 
 /// Puts what was said before in front of what is asked now, when the request has been let in.

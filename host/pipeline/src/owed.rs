@@ -7,9 +7,10 @@ use crate::stages::Unanswered;
 use crate::states::Request;
 use std::sync::Arc;
 use tidegate_ledger::Charge;
-use tidegate_types::{Caller, Notebook, Reject};
+use tidegate_types::Reject;
 
-/// A request without a record. Dropped, it is one whose client has left.
+/// A request without a record. Dropped, it is one whose client has left, unless the server has ended it. It is dropped behind
+/// the request, which has counted all then.
 pub(crate) struct Owed {
     unanswered: Option<Arc<Unanswered>>,
     let_in: Option<LetIn>,
@@ -18,10 +19,9 @@ pub(crate) struct Owed {
 /// Of a request that was let in: others are no generations.
 struct LetIn {
     charge: Option<Arc<Charge>>,
-    notes: Option<Notebook>,
     /// What was asked for: there may be no route yet.
     model: String,
-    caller: Arc<Caller>,
+    cx: RequestContext,
 }
 
 impl Owed {
@@ -35,9 +35,8 @@ impl Owed {
         request.findings.by(self.unanswered.clone());
         self.let_in = Some(LetIn {
             charge: request.charge.clone(),
-            notes: request.cx.notebook.clone(),
             model: request.chat.model.clone(),
-            caller: Arc::clone(&request.cx.caller),
+            cx: request.cx.clone(),
         });
     }
 
@@ -48,32 +47,34 @@ impl Owed {
 
     /// Bills what was used until then.
     pub(crate) fn refused(mut self, reject: &Reject) {
-        let outcome = Outcome::of(reject);
         if let Some(let_in) = self.let_in.take() {
-            let_in.bill(outcome);
-            let_in.count(outcome);
+            let_in.end(Outcome::of(reject));
         }
         self.unanswered.iter().for_each(|unanswered| unanswered.refused(reject));
     }
 }
 
 impl LetIn {
+    fn end(&self, outcome: Outcome) {
+        self.bill(outcome);
+        self.count(outcome);
+    }
+
     fn bill(&self, outcome: Outcome) {
         let Some(charge) = &self.charge else { return };
         charge.settle(outcome.as_str());
-        if let Some(notes) = &self.notes {
-            notes.note(|report| report.cost = charge.billed());
-        }
+        self.cx.note(|report| report.cost = charge.billed());
     }
 
     fn count(&self, outcome: Outcome) {
-        figures::of_requests(&self.model, &self.caller).ended(outcome).increment(1);
+        figures::of_requests(&self.model, &self.cx.caller).ended(outcome).increment(1);
     }
 }
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        // What it costs is settled by the charge, and observers are told by who is `unanswered`.
-        self.let_in.iter().for_each(|let_in| let_in.count(Outcome::ClientGone));
+        // Observers are told by who is `unanswered`.
+        let Some(let_in) = &self.let_in else { return };
+        let_in.end(let_in.cx.aborted.get().map_or(Outcome::ClientGone, Outcome::of));
     }
 }

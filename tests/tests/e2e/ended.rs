@@ -3,9 +3,12 @@
 use crate::stages::{counted, metrics};
 use crate::talk::until;
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::time::Duration;
+use tidegate_tests::stalling::Stalling;
 use tidegate_tests::{BARE, Gateway, ask};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// An upstream's model.
 fn model(name: &str, upstream: &str) -> String {
@@ -82,4 +85,51 @@ async fn a_request_is_in_work_as_soon_as_it_is_let_in() {
     }
     until("none of them is", async || (in_work().await < MANY as f64).then_some(())).await;
     counted(&gateway, &ended("in-work", "client-gone"), MANY).await;
+}
+
+/// What comes of a request, on a connection that outlives the gateway.
+async fn post(address: SocketAddr, path: &str, body: Value) -> String {
+    let body = body.to_string();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all((head + &body).as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let _ = socket.read_to_string(&mut answer).await;
+    answer
+}
+
+async fn came(silent: &TcpListener) -> TcpStream {
+    tokio::time::timeout(Duration::from_secs(30), silent.accept()).await.expect("it is asked").unwrap().0
+}
+
+/// With a stream that runs, an answer that has not begun, and vectors that nobody makes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_ends_when_it_stops_has_failed_and_no_client_has_left() {
+    let streams = Stalling::start().await.model.replace("slow", "is-cut");
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = silent.local_addr().unwrap().to_string();
+    let gateway = Gateway::start(&format!("{streams}{}{BARE}", model("is-cut-silent", &upstream))).await;
+    let mut request = of("is-cut", "Hello!");
+    request["stream"] = true.into();
+    let running = gateway.send(gateway.json_request("/v1/chat/completions", &request)).await;
+    assert_eq!(running.status(), 200);
+    let chat = tokio::spawn(post(gateway.addr, "/v1/chat/completions", of("is-cut-silent", "Hello!")));
+    let vectors = json!({"model": "is-cut-silent", "input": "Hello!"});
+    let vectors = tokio::spawn(post(gateway.addr, "/v1/embeddings", vectors));
+    let asked = [came(&silent).await, came(&silent).await];
+    let stops = tokio::time::timeout(Duration::from_secs(30), gateway.running.stop(Duration::ZERO));
+    stops.await.expect("it stops");
+    for answer in [chat, vectors] {
+        let answer = answer.await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    }
+    drop((asked, running));
+    // Counters are of the whole process.
+    let other = Gateway::start(BARE).await;
+    counted(&other, &ended("is-cut", "failed"), 1).await;
+    counted(&other, &ended("is-cut-silent", "failed"), 2).await;
+    assert_eq!(all_of(&other, "is-cut").await + all_of(&other, "is-cut-silent").await, 3, "no client has left");
 }

@@ -2,7 +2,6 @@
 
 use crate::backend::Embedded;
 use crate::body::Response;
-use crate::error;
 use crate::exchange::{Exchange, json};
 use crate::rate_headers;
 use bytes::Bytes;
@@ -16,11 +15,11 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let (asked, encoding) = exchange.read(parse_embeddings).await?;
     let context = exchange.context();
     let retention = context.retention;
-    let Exchange { api, cutting, .. } = exchange;
+    let (Exchange { api, cutting, .. }, aborted) = (exchange, context.aborted.clone());
     let most = encoding.most_numbers(api.limits.max_answer_bytes);
     let Embedded { model, made, allowances, held } = tokio::select! {
         made = api.service.embed(asked, most, context) => made?,
-        () = cutting.cancelled() => return Err(error::stopping()),
+        reject = aborted.by_stopping(&cutting) => return Err(reject),
     };
     let mut response = json(written(model, made, encoding).await?);
     rate_headers::allowances(response.headers_mut(), &allowances);

@@ -2,7 +2,6 @@
 
 use crate::backend::{Reply, ReplyEvent};
 use crate::body::{Body, Response};
-use crate::error;
 use crate::events::{EventBody, First};
 use crate::exchange::{Exchange, json};
 use crate::generation;
@@ -46,9 +45,10 @@ pub(crate) async fn answer(
         may_stream?;
     }
     let log = resumable.then(|| api.streams.open(&*caller).map_err(full)).transpose()?;
+    let aborted = context.aborted.clone();
     let mut reply = tokio::select! {
         reply = api.service.chat(chat, context) => reply?,
-        () = cutting.cancelled() => return Err(error::stopping()),
+        reject = aborted.clone().by_stopping(&cutting) => return Err(reject),
     };
     head.model.clone_from(&reply.model);
     head.citations = std::mem::take(&mut reply.citations);
@@ -61,7 +61,7 @@ pub(crate) async fn answer(
     } else {
         tokio::select! {
             whole = gathered(&api, head, num_choices, reply) => json(whole?),
-            () = cutting.cancelled() => return Err(error::stopping()),
+            reject = aborted.by_stopping(&cutting) => return Err(reject),
         }
     };
     response.headers_mut().extend(headers);
@@ -88,7 +88,12 @@ async fn gathered(api: &Api, mut head: Head, num_choices: u32, mut reply: Reply)
     let mut usage = None;
     while let Some(event) = reply.next().await {
         match event? {
-            ReplyEvent::Delta(delta) => answer.push(delta)?,
+            ReplyEvent::Delta(delta) => {
+                if let Err(reject) = answer.push(delta) {
+                    reply.fail(&reject);
+                    return Err(reject);
+                }
+            }
             ReplyEvent::Usage(counted) => usage = Some(counted),
             ReplyEvent::Uncited => head.citations.clear(),
         }
@@ -114,9 +119,10 @@ fn resumable(headers: &HeaderMap, stream: bool) -> Result<bool, Reject> {
 /// The first event, where it comes while the headers of its stream wait a moment for it, so that a failure before it has its own
 /// status; the end of the server has one, too.
 pub(crate) async fn first_event(api: &Api, reply: &mut Reply, cutting: &CancellationToken) -> Result<First, Reject> {
+    let aborted = reply.aborted.clone();
     let waited = tokio::select! {
         waited = tokio::time::timeout(api.limits.first_event_wait, reply.next()) => waited,
-        () = cutting.cancelled() => return Err(error::stopping()),
+        reject = aborted.by_stopping(cutting) => return Err(reject),
     };
     match waited {
         Ok(Some(Err(reject))) => Err(reject),

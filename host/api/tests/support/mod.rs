@@ -123,7 +123,7 @@ impl Service for FakeService {
         let fake = self.0.clone();
         Box::pin(async move {
             let live = Live::new(&fake);
-            let (model, n) = (chat.model.clone(), chat.n);
+            let (model, n, aborted) = (chat.model.clone(), chat.n, cx.aborted.clone());
             fake.asked.send((chat, cx)).await.unwrap();
             fake.begun.notify_one();
             if model == "never" {
@@ -166,6 +166,7 @@ impl Service for FakeService {
                 headers,
                 allowances: Allowances::default(),
                 citations: Vec::new(),
+                aborted,
                 events: Box::new(Script { events: events.into_iter(), then, _live: live }),
             })
         })

@@ -71,7 +71,17 @@ fn behalf(ask: ModelAsk) -> Result<(String, RequestContext), CapabilityError> {
     let generation = generation().ok_or_else(|| CapabilityError::Unavailable("no random numbers".into()))?;
     // Nothing follows it that could keep anything.
     let (retention, began) = (Retention::Nothing, Instant::now());
-    let cx = RequestContext { request_id, generation, began, caller, retention, hops, history: None, notebook: None };
+    let cx = RequestContext {
+        request_id,
+        generation,
+        began,
+        caller,
+        retention,
+        hops,
+        history: None,
+        notebook: None,
+        aborted: Arc::default(),
+    };
     Ok((model, cx))
 }
 

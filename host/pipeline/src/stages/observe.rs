@@ -72,7 +72,10 @@ impl Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        self.tell(Outcome::ClientGone.as_str(), DROPPED);
+        match self.cx.aborted.get().cloned() {
+            Some(reject) => self.refused(&reject),
+            None => self.tell(Outcome::ClientGone.as_str(), DROPPED),
+        }
     }
 }
 

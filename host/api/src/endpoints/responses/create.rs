@@ -8,7 +8,7 @@ use crate::backend::{History, Reply, RequestContext};
 use crate::body::{Body, Response};
 use crate::endpoints::conversations::new_messages;
 use crate::endpoints::generate::{event_stream, extra_headers, first_event, full};
-use crate::error::{refuse_while_stopping, stopping};
+use crate::error::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed};
 use crate::replay::{ReplayBody, gone};
@@ -60,9 +60,10 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     }
     asked.chat.stream = stream;
     let log = if is_told { Some(OwnLog::open(&api, &caller, name, claimed)?) } else { None };
+    let aborted = context.aborted.clone();
     let reply = tokio::select! {
         reply = api.service.chat(asked.chat, context) => reply,
-        () = api.phase.cutting.cancelled() => Err(stopping()),
+        reject = aborted.by_stopping(&api.phase.cutting) => Err(reject),
     };
     let reply = match reply {
         Ok(reply) => reply,
