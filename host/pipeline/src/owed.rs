@@ -6,7 +6,7 @@ use crate::figures::{self, Outcome};
 use crate::stages::Unanswered;
 use crate::states::Request;
 use std::sync::Arc;
-use tidegate_ledger::Charge;
+use tidegate_ledger::{Charge, Tally};
 use tidegate_types::Reject;
 
 /// A request without a record. Dropped, it is one whose client has left, unless the server has ended it. It is dropped behind
@@ -19,6 +19,7 @@ pub(crate) struct Owed {
 /// Of a request that was let in: others are no generations.
 struct LetIn {
     charge: Option<Arc<Charge>>,
+    tally: Arc<Tally>,
     /// What was asked for: there may be no route yet.
     model: String,
     cx: RequestContext,
@@ -35,6 +36,7 @@ impl Owed {
         request.findings.by(self.unanswered.clone());
         self.let_in = Some(LetIn {
             charge: request.charge.clone(),
+            tally: Arc::clone(&request.tally),
             model: request.chat.model.clone(),
             cx: request.cx.clone(),
         });
@@ -67,7 +69,11 @@ impl LetIn {
     }
 
     fn count(&self, outcome: Outcome) {
-        figures::of_requests(&self.model, &self.cx.caller).ended(outcome).increment(1);
+        let (figures, tokens) = (figures::of_requests(&self.model, &self.cx.caller), self.tally.tokens());
+        figures.ended(outcome).increment(1);
+        figures.input_tokens.increment(tokens.input);
+        figures.output_tokens.increment(tokens.output);
+        figures.seconds.record(self.cx.began.elapsed().as_secs_f64());
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::stages::{counted, metrics};
 use crate::talk::until;
+use crate::together::{asks, gate};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -47,6 +48,7 @@ async fn an_upstream_that_is_down_and_a_prompt_that_is_refused_are_counted() {
     assert_eq!(gateway.post("/v1/embeddings", &vectors).await.status, 400);
     counted(&gateway, &ended("is-down", "refused"), 5).await;
     assert_eq!(all_of(&gateway, "is-down").await, 6, "none is counted twice");
+    counted(&gateway, "tidegate_request_seconds_count{model=\"is-down\"", 6).await;
     assert_eq!(gateway.chat(of("no-such-model", "Hello!")).await.status, 404);
     assert_eq!(all_of(&gateway, "no-such-model").await, 0, "whoever asks for what is not there makes no series");
 }
@@ -85,6 +87,33 @@ async fn a_request_is_in_work_as_soon_as_it_is_let_in() {
     }
     until("none of them is", async || (in_work().await < MANY as f64).then_some(())).await;
     counted(&gateway, &ended("in-work", "client-gone"), MANY).await;
+}
+
+/// The engine reads the prompt while the guard thinks, and that was work.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_engine_did_for_a_prompt_that_is_refused_late_is_counted() {
+    let gate = gate("403 Forbidden").await;
+    let bundled = |name: &str| format!("[[models]]\nname = \"{name}\"\npath = \"bundled\"\n");
+    let models = bundled("tidegate-starter") + &bundled("is-read");
+    let gateway = Gateway::start(&(models + &asks(&gate, "late-of-read", "during-prefill"))).await;
+    let refused = gateway.chat(of("is-read", "Hello!"));
+    let decides = async {
+        let made = "tidegate_engine_generation_tokens_total";
+        until("the engine generates", async || {
+            let is_made = |line: &str| line.starts_with(made) && line.contains("is-read") && !line.ends_with(" 0");
+            metrics(&gateway).await.lines().any(is_made).then_some(())
+        })
+        .await;
+        gate.open.add_permits(1);
+    };
+    let (refused, ()) = futures_util::future::join(refused, decides).await;
+    assert_eq!(refused.status, 400);
+    counted(&gateway, &ended("is-read", "refused"), 1).await;
+    let metrics = metrics(&gateway).await;
+    for tokens in ["tidegate_input_tokens_total", "tidegate_output_tokens_total"] {
+        let is_some = |line: &str| line.starts_with(&format!("{tokens}{{model=\"is-read\"")) && !line.ends_with(" 0");
+        assert!(metrics.lines().any(is_some), "{tokens}: {metrics}");
+    }
 }
 
 /// What comes of a request, on a connection that outlives the gateway.

@@ -30,14 +30,14 @@ pub(crate) fn watches(name: &str, config: &str) -> String {
 }
 
 /// A service that answers with `status` once it is let, and counts who waits there at the same time.
-struct Gate {
+pub(crate) struct Gate {
     address: SocketAddr,
-    open: Arc<Semaphore>,
+    pub(crate) open: Arc<Semaphore>,
     waiting: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
 
-async fn gate(status: &'static str) -> Gate {
+pub(crate) async fn gate(status: &'static str) -> Gate {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let gate = Gate { address, open: Arc::new(Semaphore::new(0)), waiting: Arc::default(), most: Arc::default() };
@@ -60,7 +60,7 @@ async fn gate(status: &'static str) -> Gate {
 }
 
 /// A prompt guard that asks a gate.
-fn asks(gate: &Gate, name: &str, when: &str) -> String {
+pub(crate) fn asks(gate: &Gate, name: &str, when: &str) -> String {
     let address = gate.address;
     let more = format!(
         "config = {{ url = \"http://{address}/\" }}\nwhen = \"{when}\"\n[pipeline.stage.grants]\nrandom = true\n\
