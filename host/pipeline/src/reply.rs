@@ -109,6 +109,8 @@ impl Reply {
 
     /// Ends it unread, with this.
     pub(crate) fn fail(mut self, reject: &Reject) {
+        // What was made and not read yet is counted where the work ends.
+        self.work = None;
         self.record.failed(reject);
     }
 
@@ -122,6 +124,70 @@ impl Reply {
                 self.record.failed(&reject);
                 Some(Err(reject))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::RequestContext;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use std::time::Instant;
+    use tidegate_ledger::Tally;
+    use tidegate_types::{Caller, Fault, RequestId, Retention};
+
+    /// As an engine does for a job that is dropped with tokens that nobody has read.
+    struct Unread(Arc<Tally>);
+
+    impl Drop for Unread {
+        fn drop(&mut self) {
+            self.0.add_output(5);
+        }
+    }
+
+    fn context() -> RequestContext {
+        RequestContext {
+            request_id: RequestId::new("r"),
+            generation: "g".into(),
+            began: Instant::now(),
+            caller: Arc::new(Caller::local()),
+            retention: Retention::Kept,
+            hops: 0,
+            history: None,
+            notebook: None,
+            aborted: Arc::default(),
+        }
+    }
+
+    fn reply(model: &str, cx: &RequestContext) -> Reply {
+        let tally = Arc::<Tally>::default();
+        let record = Record::new(cx, model.into(), false, &tally);
+        let unread = Unread(tally);
+        Reply::new(model.into(), record, Emitter::default(), Allowances::default(), async move {
+            let _unread = unread;
+            std::future::pending().await
+        })
+    }
+
+    #[test]
+    fn an_answer_that_is_ended_unread_is_counted_with_what_was_made_of_it() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let figures = recorder.handle();
+        let (broken, cx) = (Reject::internal(Fault::Operator, "it broke"), context());
+        metrics::with_local_recorder(&recorder, || {
+            reply("is-failed", &cx).fail(&broken);
+            // Nobody says why.
+            drop(reply("is-dropped", &cx));
+            cx.aborted.set(broken).unwrap();
+            drop(reply("is-aborted", &cx));
+        });
+        let figures = figures.render();
+        for (model, outcome) in [("is-failed", "failed"), ("is-dropped", "client-gone"), ("is-aborted", "failed")] {
+            let labels = format!("model=\"{model}\",tenant=\"local\",class=\"standard\"");
+            let ended = format!("tidegate_requests_total{{{labels},outcome=\"{outcome}\"}} 1");
+            let tokens = format!("tidegate_output_tokens_total{{{labels}}} 5");
+            assert!(figures.contains(&ended) && figures.contains(&tokens), "{model}: {figures}");
         }
     }
 }
