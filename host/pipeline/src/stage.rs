@@ -58,6 +58,11 @@ pub struct Stage {
 /// What a stage has to say: a result, or nothing because it failed and is not closed.
 pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
+/// Of which of a text's failures the log has been told, the last: a text has many windows, and one line for each that is not
+/// judged would fill any log. They are counted all the same.
+#[derive(Debug, Default)]
+pub(crate) struct Logged(Option<&'static str>);
+
 /// A stage's opinion, and how it came to it.
 pub(crate) struct Timed<T> {
     pub(crate) opinion: Opinion<T>,
@@ -91,7 +96,7 @@ impl Stage {
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        self.timed(size, kind, cx, call).await.opinion
+        self.timed(size, kind, cx, &mut Logged::default(), call).await.opinion
     }
 
     /// As [`Self::call_about`], where the answer has left: what would end the request of a closed stage is logged, as it is of an
@@ -106,12 +111,13 @@ impl Stage {
         }
     }
 
-    /// As [`Self::call_about`], for one who asks how long it took.
+    /// As [`Self::call_about`], for one who asks how long it took, and about one text more often.
     pub(crate) async fn timed<'a, T, F, Fut>(
         &'a self,
         size: Size,
         kind: StageKind,
         cx: &CallContext,
+        logged: &mut Logged,
         call: F,
     ) -> Timed<T>
     where
@@ -120,13 +126,13 @@ impl Stage {
     {
         let plugin = match &self.plugin {
             Ok(plugin) => plugin.as_ref(),
-            Err(why) => return self.not_called(kind, "load", why),
+            Err(why) => return self.not_called(kind, "load", why, logged),
         };
         let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
         // Held across the call: where its caller goes away, that is noted.
         let Some(attempt) = self.breaker.begin(tenant, started) else {
-            return self.not_called(kind, "paused", "it failed too often and is left out for a while");
+            return self.not_called(kind, "paused", "it failed too often and is left out for a while", logged);
         };
         let under_way = UnderWay::begin(self, kind, started);
         let outcome = under_way.run(pin!(call(plugin))).await;
@@ -157,8 +163,8 @@ impl Stage {
         Timed { opinion, took: Some(took), failure }
     }
 
-    fn not_called<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Timed<T> {
-        Timed { opinion: self.failed(kind, case, &for_line(why)), took: None, failure: Some(case) }
+    fn not_called<T>(&self, kind: StageKind, case: &'static str, why: &str, logged: &mut Logged) -> Timed<T> {
+        Timed { opinion: self.failed_again(kind, case, &for_line(why), logged), took: None, failure: Some(case) }
     }
 
     /// Of one call; those about a stream's windows are too many to be exported, and have one for each text
@@ -223,9 +229,10 @@ impl Stage {
     }
 
     /// As a failure to decide, where a guard keeps back more than it may and the text leaves for all that.
-    pub(crate) fn withholds_too_much(&self, kind: StageKind) {
+    pub(crate) fn withholds_too_much(&self, kind: StageKind, logged: &mut Logged) {
+        let why = "keeps back more text than it may, which leaves unjudged";
         // A closed stage lets nothing leave: it is not asked for here.
-        let _ = self.failed::<()>(kind, "holdback-cap", "keeps back more text than it may, which leaves unjudged");
+        let _ = self.failed_again::<()>(kind, "holdback-cap", why, logged);
     }
 
     fn count_failure(&self, kind: StageKind, case: &'static str) {
@@ -235,6 +242,11 @@ impl Stage {
     }
 
     fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
+        self.failed_again(kind, case, why, &mut Logged::default())
+    }
+
+    /// As [`Self::failed`], where `logged` says of what the log has a line already.
+    fn failed_again<T>(&self, kind: StageKind, case: &'static str, why: &str, logged: &mut Logged) -> Opinion<T> {
         self.count_failure(kind, case);
         match self.on_error {
             OnError::Closed => {
@@ -245,7 +257,9 @@ impl Stage {
                     self.name
                 )))
             }
+            OnError::Open if logged.0 == Some(case) => Ok(None),
             OnError::Open => {
+                logged.0 = Some(case);
                 tracing::warn!(plugin = %self.name, stage = kind.as_str(), "{why}; going on without it");
                 Ok(None)
             }
@@ -307,8 +321,12 @@ pub(crate) mod tests {
     use super::*;
     use crate::breaker::BreakerConfig;
     use crate::holdback::AtCap;
+    use futures_util::FutureExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use tidegate_sandbox::stage::Inspection;
     use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
 
     /// A stage of a shipped guard.
     pub(crate) fn shipped() -> Stage {
@@ -362,5 +380,44 @@ pub(crate) mod tests {
         ] {
             assert_eq!(health(&error), expected, "{error}");
         }
+    }
+
+    /// Counts the lines of a log.
+    struct Lines(Arc<AtomicUsize>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            self.0.fetch_add(usize::from(*event.metadata().level() == Level::WARN), Ordering::Relaxed);
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_text_that_a_guard_is_not_asked_about_is_one_line_of_the_log() {
+        let stage = Stage { plugin: Err("it is not there".into()), on_error: OnError::Open, ..shipped() };
+        let (kind, cx, lines) = (StageKind::StreamGuard, under_way::tests::context(), Arc::<AtomicUsize>::default());
+        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+            for _ in 0..2 {
+                let mut logged = Logged::default();
+                for _ in 0..3 {
+                    let asked = stage.timed(Size::Said(1), kind, &cx, &mut logged, async |_| Ok(()));
+                    assert!(asked.now_or_never().unwrap().opinion.unwrap().is_none());
+                }
+                stage.withholds_too_much(kind, &mut logged);
+            }
+        });
+        assert_eq!(lines.load(Ordering::Relaxed), 4, "of two texts, one for each reason");
     }
 }

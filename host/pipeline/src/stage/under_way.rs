@@ -62,7 +62,7 @@ impl Drop for UnderWay<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::stage::tests::shipped;
     use metrics_exporter_prometheus::PrometheusBuilder;
@@ -71,12 +71,8 @@ mod tests {
     use tidegate_sandbox::stage::CallContext;
     use tidegate_types::{Caller, RequestId, Retention};
 
-    #[test]
-    fn a_call_that_is_cut_off_is_timed_and_counted_and_is_no_failure_of_the_plugin() {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        let figures = recorder.handle();
-        let (stage, kind) = (shipped(), StageKind::PromptGuard);
-        let cx = CallContext {
+    pub(crate) fn context() -> CallContext {
+        CallContext {
             request_id: RequestId::new("r"),
             caller: Arc::new(Caller::local()),
             retention: Retention::Kept,
@@ -84,7 +80,15 @@ mod tests {
             began: None,
             streaming: false,
             hops: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_cut_off_is_timed_and_counted_and_is_no_failure_of_the_plugin() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let figures = recorder.handle();
+        let (stage, kind) = (shipped(), StageKind::PromptGuard);
+        let cx = context();
         metrics::with_local_recorder(&recorder, || {
             let mut call = Box::pin(stage.call(kind, &cx, async |_| std::future::pending::<Result<(), _>>().await));
             assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

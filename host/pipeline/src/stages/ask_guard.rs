@@ -5,7 +5,7 @@ mod watched;
 
 use crate::context::RequestContext;
 use crate::holdback::{AtCap, Holdback, Released};
-use crate::stage::{OnError, Size, Stage};
+use crate::stage::{Logged, OnError, Size, Stage};
 use crate::stages::run_tools::is_json;
 use crate::stages::screen_output::Judged;
 use metrics::counter;
@@ -46,6 +46,7 @@ pub(super) struct Withheld {
     /// Whose instances judge it.
     pool: StreamPool,
     watched: Option<Watched>,
+    logged: Logged,
 }
 
 /// A guard's answer, followed.
@@ -89,7 +90,7 @@ impl Asking<'_> {
     /// What leaves of what waits in `held`, where the descriptor of `stage` has the answer.
     pub(super) fn declared(self, stage: &Stage, held: &mut Withheld) -> Result<Option<Judged>, Reject> {
         let Some(passed) = self.prefiltered(stage, held) else { return Ok(None) };
-        let judged = self.follow(stage, &mut held.text, passed)?;
+        let judged = self.follow(stage, held, passed)?;
         held.note_waiting(Instant::now);
         Ok(Some(judged))
     }
@@ -97,7 +98,7 @@ impl Asking<'_> {
     /// Asks `stage` about what waits in `held`.
     pub(super) async fn call(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         let Self { cx, streaming, choice, channel, ending } = self;
-        let Withheld { text, call, pool, watched, .. } = &mut *held;
+        let Withheld { text, call, pool, watched, logged, .. } = &mut *held;
         let window = text.window();
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
         let watched = watched.get_or_insert_with(|| Watched::begin(stage));
@@ -108,7 +109,7 @@ impl Asking<'_> {
         let asked = stage
             // How much a model says at once, its caller may have a say in: of tool calls, or a text that is held back, as much
             // as it likes.
-            .timed(Size::Said(window.text.len()), StageKind::StreamGuard, call, async |plugin| {
+            .timed(Size::Said(window.text.len()), StageKind::StreamGuard, call, logged, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
                 let said = plugin.inspect_window_in(pool, call, text.carry(), window.clone()).await?;
@@ -134,7 +135,7 @@ impl Asking<'_> {
         if redacted {
             stage.count_verdict(StageKind::StreamGuard, "redact");
         }
-        let judged = self.follow(stage, &mut held.text, inspection)?;
+        let judged = self.follow(stage, held, inspection)?;
         held.note_waiting(|| started);
         Ok(Asked { judged, findings, slow, redacted })
     }
@@ -149,15 +150,15 @@ impl Asking<'_> {
         Some(passed)
     }
 
-    fn follow(self, stage: &Stage, held: &mut Holdback, inspection: Inspection) -> Result<Judged, Reject> {
+    fn follow(self, stage: &Stage, held: &mut Withheld, inspection: Inspection) -> Result<Judged, Reject> {
         let at_cap = if stage.on_error == OnError::Closed { AtCap::Halt } else { AtCap::Release };
-        match held.apply(inspection, self.ending.is_some(), stage.holdback_bytes, at_cap) {
+        match held.text.apply(inspection, self.ending.is_some(), stage.holdback_bytes, at_cap) {
             Ok(text) => {
                 if let Some(withheld) = text.over_cap {
                     self.note_cap(stage, withheld);
                 }
                 if text.unjudged_bytes > 0 {
-                    stage.withholds_too_much(StageKind::StreamGuard);
+                    stage.withholds_too_much(StageKind::StreamGuard, &mut held.logged);
                 }
                 Ok(released(stage, text))
             }
@@ -179,7 +180,14 @@ impl Asking<'_> {
 impl Withheld {
     /// None yet, for the guard of `stage`.
     pub(super) fn by(stage: &Stage) -> Self {
-        Self { text: stage.holdback(), waiting: None, call: None, pool: StreamPool::default(), watched: None }
+        Self {
+            text: stage.holdback(),
+            waiting: None,
+            call: None,
+            pool: StreamPool::default(),
+            watched: None,
+            logged: Logged::default(),
+        }
     }
 
     /// None of it waits any more.
