@@ -420,4 +420,32 @@ pub(crate) mod tests {
         });
         assert_eq!(lines.load(Ordering::Relaxed), 4, "of two texts, one for each reason");
     }
+
+    /// An operator looks there for what a series means.
+    #[test]
+    fn every_case_of_a_failure_is_in_the_contract() {
+        let readme = include_str!("../../../wit/README.md");
+        let row = readme.lines().find(|line| line.starts_with("| `tidegate_plugin_failures_total` |")).unwrap();
+        let cases = [
+            "trap",
+            "deadline",
+            "memory",
+            "bad-result",
+            "too-large",
+            "error",
+            "busy",
+            "full",
+            "load",
+            "paused",
+            "unfit",
+            "holdback-cap",
+            CUT_OFF,
+        ];
+        let (source, tests) = (include_str!("stage.rs"), "#[cfg(test)]");
+        let source = source.split(tests).next().unwrap();
+        for case in cases {
+            assert!(row.contains(&format!("`{case}`")), "{case}");
+            assert!(case == CUT_OFF || source.contains(&format!("\"{case}\"")), "{case}");
+        }
+    }
 }
