@@ -54,9 +54,10 @@ impl Pipeline {
             charge.reserve_calls(&turn.model.name, std::slice::from_ref(call))?;
         }
         let cx = turn.request.cx.call(turn.request.chat.stream, stage.wall);
+        // Before it, so that one that ends the request is counted too.
+        counter!("tidegate_tool_calls_total", "tool" => call.name.clone()).increment(1);
         let outcome =
             stage.call(StageKind::ToolProvider, &cx, async |plugin| plugin.call_tool(&cx, call).await).await?;
-        counter!("tidegate_tool_calls_total", "tool" => call.name.clone()).increment(1);
         // What the plugin answered is billed, a mistake of the model's too; what failed is not.
         if let (Some((charge, call)), Some(_)) = (billed, &outcome) {
             charge.called(call);
