@@ -4,6 +4,7 @@ use crate::talk::until;
 use http_body_util::BodyExt;
 use serde_json::json;
 use std::path::Path;
+use tidegate::config::Config;
 use tidegate_tests::{Gateway, ask, finish_reason, joined};
 use tokio::net::TcpListener;
 
@@ -245,4 +246,14 @@ async fn a_result_that_is_too_large_is_a_failure_and_leaves_nothing_out() {
     }
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
     assert!(metrics(&gateway).await.contains("plugin=\"wordy\",stage=\"prompt-guard\",case=\"too-large\"} 6"));
+}
+
+/// Nobody would know why nothing is found.
+#[test]
+fn a_number_that_asks_for_nothing_is_refused_by_its_key() {
+    for (line, said) in [("top_k = 0", "top_k is 0"), ("min_score = nan", "min_score is no number")] {
+        let text = format!("[[pipeline.stage]]\nplugin = \"folder-retriever\"\n{line}\n");
+        let why = format!("{:#}", Config::parse(&text).unwrap_err());
+        assert!(why.contains("`folder-retriever`") && why.contains(said), "{why}");
+    }
 }

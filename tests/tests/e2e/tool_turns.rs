@@ -112,6 +112,15 @@ async fn a_model_that_never_stops_calling_is_asked_no_oftener_than_it_may_call()
     assert_eq!(upstream.asked(CHAT).len(), 3);
 }
 
+/// With none to call there is no call that would end the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_turn_may_call_tools_none_are_offered() {
+    let upstream = StandIn::start(|_, _| says("About 400.")).await;
+    let gateway = gateway(&upstream, &format!("[pipeline]\nmax_tool_turns = 0\n{STAGES}")).await;
+    assert_eq!(gateway.chat(ask("What is 17*23?")).await.text(), "About 400.");
+    assert!(upstream.asked(CHAT)[0]["tools"].is_null());
+}
+
 /// Some models begin anew with their ids in each turn: what is redacted of one call must not stand in another.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_redacts_each_of_several_calls_with_one_id_and_their_ids_stay() {

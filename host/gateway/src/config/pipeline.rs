@@ -18,7 +18,7 @@ use tidegate_sandbox::stage::{Limits, StageKind};
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PipelineConfig {
-    /// Turns of one answer in which the model may call the server's tools.
+    /// Turns of one answer in which the model may call the server's tools; 0 offers it none.
     pub max_tool_turns: u32,
     /// Models that answer requests to `auto` where no router has an opinion, best first; without it all models, in the order
     /// of their entries. Routers are offered these first, and the others behind.
@@ -146,6 +146,14 @@ impl StageConfig {
         if let Some((_, twice)) = kinds.clone().enumerate().find(|(i, kind)| kinds.clone().take(*i).any(|k| k == *kind))
         {
             bail!("stage `{name}` names `{}` twice in `stages`; once is enough", twice.as_str());
+        }
+        if self.top_k == Some(0) {
+            bail!("stage `{name}`: top_k is 0, which asks for nothing; give 1 or more, or remove the stage");
+        }
+        if self.min_score.is_some_and(f32::is_nan) {
+            bail!(
+                "stage `{name}`: min_score is no number, and no passage scores higher or lower; give one, or leave it out"
+            );
         }
         self.grants.check(self.limits.to_limits().output_bytes).with_context(|| format!("stage `{name}`: grants"))?;
         let Some(source) = &self.source else { return Ok(()) };

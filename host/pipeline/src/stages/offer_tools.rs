@@ -10,9 +10,9 @@ impl Pipeline {
     pub(crate) async fn offer_tools(&self, grounded: Grounded) -> Result<Equipped, Reject> {
         let Grounded(request) = grounded;
         let mut tools: Vec<ServerTool> = Vec::new();
-        // A gateway in front has offered its own, and runs them.
-        let first = request.cx.hops == 0;
-        if first && request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
+        // A gateway in front has offered its own, and runs them. A call of what no turn may call would end the answer.
+        let may_offer = request.cx.hops == 0 && self.limits.max_tool_turns > 0;
+        if may_offer && request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
             let scope = &request.cx.caller.scope;
             for (index, stage) in self.stages.tools.iter().enumerate().filter(|(_, stage)| scope.has(&stage.name)) {
                 for def in tools_of(stage, &request).await? {
