@@ -362,8 +362,7 @@ impl Conversation {
             return Ok(ours);
         }
         if !ours.is_empty() {
-            tracing::info!(request = %self.turn.request.cx.request_id, calls = ours.len(), finish = reason.as_str(),
-                "not run: the turn was cut off, or calls a tool of the caller too");
+            self.leave_out(&ours, reason);
         }
         for (index, call) in theirs.into_iter().enumerate() {
             self.emit(choice, DeltaKind::ToolCall { index: index as u32, call }).await;

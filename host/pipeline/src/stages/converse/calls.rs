@@ -5,7 +5,7 @@ use super::{Conversation, asking};
 use crate::stages::screen_output::Piece;
 use crate::stages::start::TurnPlan;
 use tidegate_sandbox::stage::Channel;
-use tidegate_types::{Reject, ToolCall};
+use tidegate_types::{FinishReason, Reject, ToolCall};
 
 impl Conversation {
     /// Whether the guards let a call have this name. One that nobody has offered is the model's own words: they judge it as
@@ -49,6 +49,17 @@ impl Conversation {
             judged.push(call);
         }
         Ok(Some(judged))
+    }
+
+    /// Says that these calls of the server's are not run: the turn was cut off, or calls a tool of the caller too, which the
+    /// caller has to answer first. A name that nobody has offered is the model's own word, and not told.
+    pub(super) fn leave_out(&self, ours: &[ToolCall], reason: FinishReason) {
+        let cx = &self.turn.request.cx;
+        let names = ours.iter().map(|call| call.name.as_str()).filter(|name| self.is_offered(name));
+        let tools = names.collect::<Vec<_>>().join(", ");
+        tracing::warn!(request = %cx.request_id, calls = ours.len(), tools, finish = reason.as_str(),
+            "not run: the turn was cut off, or calls a tool of the caller too");
+        cx.note(|report| ours.iter().for_each(|_| report.omitted()));
     }
 
     /// A tool of the server, or one that nobody offered while the server has tools: then the model is told.
