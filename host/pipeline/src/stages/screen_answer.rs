@@ -47,8 +47,11 @@ pub(super) struct HeldAnswer {
 
 /// One choice of a held answer.
 struct Choice {
+    index: u32,
     message: Message,
     finish: Option<FinishReason>,
+    /// A guard has changed it.
+    is_rewritten: bool,
 }
 
 /// What may leave in the end.
@@ -76,6 +79,8 @@ impl HeldAnswer {
         for Delta { choice, kind } in &self.events {
             let id = format!("choice-{choice}");
             let of = choices.entry(*choice).or_insert_with(|| Choice {
+                index: *choice,
+                is_rewritten: false,
                 message: Message { id, role: Role::Assistant, name: None, parts: Vec::new(), provenance: None },
                 finish: None,
             });
@@ -94,8 +99,8 @@ impl Choice {
     }
 
     /// The choice as events again. Log-probabilities went with the text that was changed.
-    fn events(self, choice: u32) -> Vec<Delta> {
-        let mut calls = 0;
+    fn events(self) -> Vec<Delta> {
+        let (choice, mut calls) = (self.index, 0);
         let mut kinds: Vec<DeltaKind> =
             self.message.parts.into_iter().filter_map(|part| said(part, &mut calls)).collect();
         kinds.push(DeltaKind::Finish(self.finish.unwrap_or(FinishReason::Stop)));
@@ -181,13 +186,17 @@ impl Pipeline {
                 }
             }
         }
-        let events = if rewritten {
-            choices.into_iter().zip(0..).flat_map(|(choice, index)| choice.events(index)).collect()
-        } else {
-            held.events
-        };
+        let events = if rewritten { left(held.events, choices) } else { held.events };
         Ok(JudgedAnswer { events, replaced: false, rewritten })
     }
+}
+
+/// What is left of an answer: a choice that no guard has changed, as it was made.
+fn left(held: Vec<Delta>, choices: Vec<Choice>) -> Vec<Delta> {
+    let is_rewritten = |delta: &Delta| choices.iter().any(|of| of.index == delta.choice && of.is_rewritten);
+    let mut events: Vec<Delta> = held.into_iter().filter(|delta| !is_rewritten(delta)).collect();
+    events.extend(choices.into_iter().filter(|choice| choice.is_rewritten).flat_map(Choice::events));
+    events
 }
 
 fn asks(guard: &OutputGuardStage, streaming: bool) -> bool {
@@ -223,6 +232,7 @@ fn rewrite(cx: &RequestContext, stage: &Stage, choices: &mut [Choice], list: Vec
     let mut messages: Vec<Message> = choices.iter().map(|choice| choice.message.clone()).collect();
     edits::apply(cx, stage, &mut messages, list)?;
     for (choice, message) in choices.iter_mut().zip(messages) {
+        choice.is_rewritten |= choice.message != message;
         choice.message = message;
     }
     Ok(())
@@ -230,9 +240,9 @@ fn rewrite(cx: &RequestContext, stage: &Stage, choices: &mut [Choice], list: Vec
 
 /// The guard's words in every choice's place.
 fn instead(choices: &[Choice], parts: Vec<Part>, finish: FinishReason) -> JudgedAnswer {
-    let events = (0..).zip(choices).flat_map(|(index, choice)| {
+    let events = choices.iter().flat_map(|choice| {
         let message = Message { parts: parts.clone(), ..choice.message.clone() };
-        Choice { message, finish: Some(finish) }.events(index)
+        Choice { index: choice.index, message, finish: Some(finish), is_rewritten: true }.events()
     });
     JudgedAnswer { events: events.collect(), replaced: true, rewritten: false }
 }
@@ -240,7 +250,7 @@ fn instead(choices: &[Choice], parts: Vec<Part>, finish: FinishReason) -> Judged
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_types::ToolCall;
+    use tidegate_types::{ToolCall, TopLogprob};
 
     fn text(choice: u32, text: &str) -> Delta {
         Delta { choice, kind: DeltaKind::Text { text: text.into(), logprobs: Vec::new() } }
@@ -264,7 +274,7 @@ mod tests {
         let choices = held.choices();
         assert_eq!(choices.len(), 2);
         assert_eq!(choices[0].message.joined_text(), "ab");
-        let events: Vec<Delta> = choices.into_iter().zip(0..).flat_map(|(choice, i)| choice.events(i)).collect();
+        let events: Vec<Delta> = choices.into_iter().flat_map(Choice::events).collect();
         let expected = [
             Delta { choice: 0, kind: DeltaKind::Reasoning("hm".into()) },
             text(0, "ab"),
@@ -274,5 +284,21 @@ mod tests {
             Delta { choice: 1, kind: DeltaKind::Finish(FinishReason::Length) },
         ];
         assert_eq!(events, expected);
+    }
+
+    #[test]
+    fn a_choice_that_no_guard_has_changed_leaves_as_it_was_made() {
+        let token = |choice: u32| {
+            let chosen = TopLogprob { token: "a".into(), logprob: -0.5, bytes: "a".into() };
+            let logprobs = vec![TextLogprob { chosen, top: Vec::new(), end: Some(1) }];
+            Delta { choice, kind: DeltaKind::Text { text: "a".into(), logprobs } }
+        };
+        let end = |choice: u32| Delta { choice, kind: DeltaKind::Finish(FinishReason::Stop) };
+        let mut held = HeldAnswer::default();
+        [token(0), token(1), token(0), end(1), end(0)].into_iter().for_each(|delta| held.push(delta));
+        let mut choices = held.choices();
+        choices[1].message.parts = vec![Part::Text("b".into())];
+        choices[1].is_rewritten = true;
+        assert_eq!(left(held.events, choices), [token(0), token(0), end(0), text(1, "b"), end(1)]);
     }
 }
