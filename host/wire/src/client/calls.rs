@@ -29,6 +29,11 @@ impl CallPiece {
         let name = self.function.as_ref().and_then(|function| function.name.as_deref());
         name.is_some_and(|name| !name.is_empty())
     }
+
+    fn has_arguments(&self) -> bool {
+        let arguments = self.function.as_ref().and_then(|function| function.arguments.as_deref());
+        arguments.is_some_and(|arguments| !arguments.is_empty())
+    }
 }
 
 /// The calls of one choice so far, in the order they began.
@@ -93,17 +98,29 @@ impl Calls {
     /// The call that a piece continues. An id says most: the same id is the same call, another id another call even
     /// under the same index, if it says what is called: else the server gives each piece an id. Without an id the index
     /// decides, without both the last call goes on; but a piece that says what is called begins a call where the one that it
-    /// would continue is whole.
+    /// would continue is whole, or of another index.
     fn find(&self, piece: &CallPiece) -> Option<usize> {
         let of_index = |index: u32| self.calls.iter().rposition(|call| call.index == Some(index));
         let goes_on = |at: &usize| !piece.is_named() || !self.calls[*at].is_whole();
         match (piece.id.as_deref().filter(|id| !id.is_empty()), piece.index) {
             (Some(id), index) => {
-                let known = self.calls.iter().position(|call| call.id == id);
+                let known = self.of_id(id, piece);
                 known.or_else(|| index.filter(|_| !piece.is_named()).and_then(of_index))
             }
             (None, Some(index)) => of_index(index).filter(goes_on),
             (None, None) => self.calls.len().checked_sub(1).filter(goes_on),
+        }
+    }
+
+    /// The call of this id that a piece continues; some servers give several calls one id.
+    fn of_id(&self, id: &str, piece: &CallPiece) -> Option<usize> {
+        let is_elsewhere =
+            |call: &Partial| matches!((call.index, piece.index), (Some(known), Some(said)) if known != said);
+        let find = |is: &dyn Fn(&Partial) -> bool| self.calls.iter().rposition(|call| call.id == id && is(call));
+        let here = find(&|call| !is_elsewhere(call));
+        match piece.is_named() {
+            true => here.filter(|at| !piece.has_arguments() || !self.calls[*at].is_whole()),
+            false => here.or_else(|| find(&|_| true)),
         }
     }
 
@@ -213,6 +230,28 @@ mod tests {
         check(
             r#"[{"index":0,"function":{"name":"f","arguments":"{\"x\""}},{"index":0,"function":{"name":"f","arguments":":1}"}}]"#,
             &[("new", "f", r#"{"x":1}"#)],
+        );
+    }
+
+    #[test]
+    fn whole_calls_that_share_an_id_are_told_apart() {
+        let calls = r#"[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\":1}"}},
+            {"index":1,"id":"a","function":{"name":"f","arguments":"{\"x\""}},{"index":1,"id":"a","function":{"arguments":":2}"}}]"#;
+        let expected = [("a", "f", r#"{"x":1}"#), ("a", "f", r#"{"x":2}"#)];
+        check(calls, &expected);
+        check(&calls.replace(r#""index":1"#, r#""index":0"#), &expected);
+        check(&calls.replace(r#""index":0,"#, "").replace(r#""index":1,"#, ""), &expected);
+        // The id and the name once more, behind all that there is to say.
+        check(
+            r#"[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}},
+                {"index":0,"id":"a","function":{"name":"f","arguments":""}}]"#,
+            &[("a", "f", "{}")],
+        );
+        // Pieces that are counted.
+        check(
+            r#"[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\""}},
+                {"index":1,"id":"a","function":{"arguments":":1}"}}]"#,
+            &[("a", "f", r#"{"x":1}"#)],
         );
     }
 
