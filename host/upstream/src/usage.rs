@@ -30,7 +30,7 @@ impl Bounds {
 
     /// Says which figure cannot be true.
     pub(crate) fn check(&self, usage: &Usage) -> Result<(), String> {
-        let Usage { input_tokens, cached_tokens, output_tokens, .. } = *usage;
+        let Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens } = *usage;
         match self.max_input {
             Some(max) if input_tokens > max => return Err(format!("{input_tokens} prompt tokens, at most {max}")),
             _ => {}
@@ -38,7 +38,9 @@ impl Bounds {
         if input_tokens > u64::from(u32::MAX) || cached_tokens > input_tokens {
             return Err(format!("{cached_tokens} cached of {input_tokens} prompt tokens"));
         }
-        if output_tokens > self.max_output {
+        // Servers that count reasoning beside what is generated (xAI) bound the latter alone.
+        let bounded = output_tokens.saturating_sub(reasoning_tokens.unwrap_or(0));
+        if bounded > self.max_output || output_tokens > u64::from(u32::MAX) {
             return Err(format!("{output_tokens} generated tokens, at most {}", self.max_output));
         }
         if output_tokens.saturating_mul(MAX_TOKEN_BYTES) < self.text_bytes {
@@ -73,5 +75,10 @@ mod tests {
         assert!(limited.check(&usage(900, 0, 1)).unwrap_err().contains("2000 bytes"));
         assert!(limited.check(&usage(1 << 30, 0, 20)).unwrap_err().contains("prompt tokens"));
         assert!(bounds(None, 1).check(&usage(1, 0, 1 << 40)).is_err());
+        let reasoned =
+            |reasoning: u64, output: u64| Usage { reasoning_tokens: Some(reasoning), ..usage(900, 0, output) };
+        assert!(limited.check(&reasoned(317, 337)).is_ok());
+        assert!(limited.check(&reasoned(317, 338)).unwrap_err().contains("at most 20"));
+        assert!(limited.check(&reasoned(1 << 40, 1 << 40)).is_err());
     }
 }

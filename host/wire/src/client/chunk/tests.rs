@@ -199,6 +199,25 @@ fn each_entry_of_a_whole_answer_is_a_call_of_its_own() {
 }
 
 #[test]
+fn reasoning_that_is_counted_beside_what_is_generated_is_part_of_it() {
+    let read_usage = |completion: u64, reasoning: u64, total: u64| {
+        let details = format!(r#""completion_tokens_details":{{"reasoning_tokens":{reasoning}}}"#);
+        let usage = format!(
+            r#"{{"usage":{{"prompt_tokens":12,"completion_tokens":{completion},"total_tokens":{total},{details}}}}}"#
+        );
+        match read(1, &[&usage]).unwrap().as_slice() {
+            [Received::Usage(usage)] => (usage.output_tokens, usage.reasoning_tokens),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(read_usage(2, 317, 331), (319, Some(317)));
+    assert_eq!(read_usage(400, 317, 729), (717, Some(317)));
+    assert_eq!(read_usage(400, 317, 412), (400, Some(317)));
+    assert_eq!(read_usage(2, 317, 14), (2, None));
+    assert_eq!(read_usage(2, u64::MAX, u64::MAX), (2, None));
+}
+
+#[test]
 fn an_event_without_data_says_nothing() {
     assert_eq!(read(1, &["", "\n", STOP]).unwrap(), read(1, &[STOP]).unwrap());
 }
