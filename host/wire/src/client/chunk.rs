@@ -12,7 +12,7 @@ use self::tokens::{HeldTokens, Logprobs};
 use crate::client::WireError;
 use crate::client::calls::{CallPiece, Calls};
 use crate::client::failure::Failure;
-use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -40,6 +40,20 @@ struct Chunk<'a> {
     choices: Option<Choices>,
     usage: Option<WireUsage>,
     error: Option<Value>,
+    /// What an error has that is not within `error`.
+    message: Option<IgnoredAny>,
+    detail: Option<IgnoredAny>,
+}
+
+impl Chunk<'_> {
+    fn is_empty(&self) -> bool {
+        self.usage.is_none() && self.choices.as_ref().is_none_or(|choices| choices.first.is_none())
+    }
+
+    /// Whether it is an error itself, as vLLM's older ones and FastAPI's are.
+    fn is_error(&self) -> bool {
+        self.is_empty() && (self.message.is_some() || self.detail.is_some())
+    }
 }
 
 /// A list that nearly always has one item, which then needs no allocation.
@@ -199,6 +213,9 @@ impl AnswerReader {
             .map_err(|error| WireError::Malformed(format!("a chunk is not OpenAI's: {error}")))?;
         if let Some(error) = chunk.error {
             return Err(WireError::Failed(Failure::from_value(&error)));
+        }
+        if chunk.is_error() {
+            return Err(WireError::Failed(Failure::parse(data)));
         }
         if let (None, Some(name)) = (&self.model, chunk.model.filter(|name| name.len() <= MAX_MODEL_BYTES)) {
             self.model = Some(name.into_owned());

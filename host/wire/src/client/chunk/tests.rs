@@ -218,6 +218,19 @@ fn reasoning_that_is_counted_beside_what_is_generated_is_part_of_it() {
 }
 
 #[test]
+fn an_event_that_is_an_error_itself_is_a_failure() {
+    let failure = |event: &str| match read(1, &[event]) {
+        Err(WireError::Failed(failure)) => (failure.message, failure.status),
+        other => panic!("{event}: {other:?}"),
+    };
+    let flat = r#"{"object":"error","message":"too long","type":"BadRequestError","param":null,"code":400}"#;
+    assert_eq!(failure(flat), ("too long".into(), Some(400)));
+    assert_eq!(failure(r#"{"detail":"Not Found"}"#), ("Not Found".into(), None));
+    assert_eq!(failure(r#"{"choices":[],"message":"busy","code":503}"#), ("busy".into(), Some(503)));
+    assert_eq!(read(1, &[r#"{"choices":[],"message":null,"detail":null}"#]).unwrap(), []);
+}
+
+#[test]
 fn an_event_without_data_says_nothing() {
     assert_eq!(read(1, &["", "\n", STOP]).unwrap(), read(1, &[STOP]).unwrap());
 }
