@@ -147,8 +147,19 @@ impl UpstreamStream {
     /// The body ended without `[DONE]`; some servers never say it. Complete is complete.
     fn end_of_body(&mut self) -> Result<(), Failed> {
         self.response = None;
-        match &self.shape {
-            Shape::Events(events) if events.is_mid_event() => Err(self.failures.cut_short("the last event is cut")),
+        match &mut self.shape {
+            Shape::Events(events) if events.is_mid_event() => {
+                let last = match events.last_event() {
+                    Ok(Some(data)) => self.reader.event(data, &mut self.received),
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error),
+                };
+                match (last, self.reader.check_complete()) {
+                    (Err(error @ WireError::Failed(_)), _) => Err(self.failures.wire(error)),
+                    (_, Ok(())) => Ok(()),
+                    (_, Err(_)) => Err(self.failures.cut_short("the last event is cut")),
+                }
+            }
             Shape::Events(_) => self.reader.check_complete().map_err(|error| self.failures.wire(error)),
             Shape::Whole(body) => {
                 self.reader.whole(body, &mut self.received).map_err(|error| self.failures.wire(error))

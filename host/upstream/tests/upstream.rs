@@ -195,6 +195,20 @@ async fn servers_that_never_say_done_or_do_not_stream_are_understood() {
     assert_eq!(ask(&upstream(server_two.address)).await, (vec![text("a"), stop()], None));
 }
 
+/// Without the blank line that ends an event, or in the middle of one that adds nothing.
+#[tokio::test]
+async fn a_complete_answer_is_one_however_its_last_event_ends() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let begun = format!("{head}data: {A}\n\ndata: {STOP}");
+    for end in ["", "\n", "\r\n", "\n\ndata: [DONE]", "\n\ndata: [DONE]\n", "\n\ndata: [DO", "\n\ndata: {\"choi"] {
+        let server = server(format!("{begun}{end}"), 1000).await;
+        assert_eq!(ask(&upstream(server.address)).await, (vec![text("a"), stop()], None), "{end:?}");
+    }
+    let boom = r#"{"error":{"message":"engine died","code":500}}"#;
+    let server = server(format!("{begun}\n\ndata: {boom}\n"), 1000).await;
+    assert!(ask(&upstream(server.address)).await.1.unwrap().cause.unwrap().contains("engine died"));
+}
+
 #[tokio::test]
 async fn an_error_within_the_stream_ends_it() {
     let boom = r#"{"error":{"message":"engine died","code":500}}"#;

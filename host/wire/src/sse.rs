@@ -87,6 +87,13 @@ impl SseReader {
         self.line_start < self.buffer.len() || matches!(self.pending, Pending::InPlace(_) | Pending::Joined)
     }
 
+    /// The data of an event that the end of a stream left unfinished. The standard drops it, since it may be cut: whether
+    /// it is whole its reader must see from what it says.
+    pub fn last_event(&mut self) -> Result<Option<&[u8]>, WireError> {
+        self.push(b"\n\n");
+        self.next_event()
+    }
+
     fn next_line(&mut self) -> Option<Range<usize>> {
         if self.after_cr && self.line_start < self.buffer.len() {
             self.after_cr = false;
@@ -192,6 +199,25 @@ mod tests {
         reader.push(b"data: b\n");
         assert!(reader.next_event().unwrap().is_none());
         assert!(reader.is_mid_event());
+    }
+
+    #[test]
+    fn what_the_end_left_unfinished_can_be_read() {
+        for (chunks, last) in [
+            (&["data: a\n\n"][..], None),
+            (&["data: b\n"], Some("b")),
+            (&["data: b\r"], Some("b")),
+            (&["data: b"], Some("b")),
+            (&["data: b\n", "data: c"], Some("b\nc")),
+            (&["dat"], None),
+        ] {
+            let mut reader = SseReader::new(100);
+            for chunk in chunks {
+                reader.push(chunk.as_bytes());
+                while reader.next_event().unwrap().is_some() {}
+            }
+            assert_eq!(reader.last_event().unwrap(), last.map(str::as_bytes), "{chunks:?}");
+        }
     }
 
     #[test]

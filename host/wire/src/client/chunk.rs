@@ -180,7 +180,7 @@ impl AnswerReader {
 
     /// Reads the data of one event of a stream.
     pub fn event(&mut self, data: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
-        if data == b"[DONE]" {
+        if data.trim_ascii_end() == b"[DONE]" {
             self.check_complete()?;
             out.push_back(Received::Done);
             return Ok(());

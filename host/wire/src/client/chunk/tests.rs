@@ -231,6 +231,13 @@ fn an_event_that_is_an_error_itself_is_a_failure() {
 }
 
 #[test]
+fn the_mark_of_the_end_may_have_white_space_behind_it() {
+    for mark in ["[DONE]", "[DONE] ", "[DONE]\t\n"] {
+        assert_eq!(read(1, &[STOP, mark]).unwrap().last(), Some(&Received::Done), "{mark:?}");
+    }
+}
+
+#[test]
 fn an_event_without_data_says_nothing() {
     assert_eq!(read(1, &["", "\n", STOP]).unwrap(), read(1, &[STOP]).unwrap());
 }
