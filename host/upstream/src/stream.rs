@@ -154,13 +154,13 @@ impl UpstreamStream {
                     Ok(None) => Ok(()),
                     Err(error) => Err(error),
                 };
-                match (last, self.reader.check_complete()) {
+                match (last, self.reader.end(&mut self.received)) {
                     (Err(error @ WireError::Failed(_)), _) => Err(self.failures.wire(error)),
                     (_, Ok(())) => Ok(()),
                     (_, Err(_)) => Err(self.failures.cut_short("the last event is cut")),
                 }
             }
-            Shape::Events(_) => self.reader.check_complete().map_err(|error| self.failures.wire(error)),
+            Shape::Events(_) => self.reader.end(&mut self.received).map_err(|error| self.failures.wire(error)),
             Shape::Whole(body) => {
                 self.reader.whole(body, &mut self.received).map_err(|error| self.failures.wire(error))
             }

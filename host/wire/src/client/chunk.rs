@@ -46,13 +46,13 @@ struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    fn is_empty(&self) -> bool {
-        self.usage.is_none() && self.choices.as_ref().is_none_or(|choices| choices.first.is_none())
+    fn has_choices(&self) -> bool {
+        self.choices.as_ref().is_some_and(|choices| choices.first.is_some())
     }
 
     /// Whether it is an error itself, as vLLM's older ones and FastAPI's are.
     fn is_error(&self) -> bool {
-        self.is_empty() && (self.message.is_some() || self.detail.is_some())
+        self.usage.is_none() && !self.has_choices() && (self.message.is_some() || self.detail.is_some())
     }
 }
 
@@ -152,6 +152,11 @@ struct CompletionDetails {
 pub struct AnswerReader {
     form: Form,
     choices: Vec<ChoiceState>,
+    /// Ends of choices that may have more calls, in the order in which they came. Gemini, through some gateways, ends a
+    /// choice with each of its calls.
+    held: Vec<(u32, FinishReason)>,
+    /// What was counted since the first of those.
+    held_usage: Option<Usage>,
     /// Who answers, as the server names it.
     model: Option<String>,
     new_call_id: fn() -> String,
@@ -170,7 +175,7 @@ impl AnswerReader {
     /// be unique within a conversation, so not only within this answer.
     pub fn new(chat: &Chat, new_call_id: fn() -> String) -> Self {
         let choices = (0..chat.n).map(|_| ChoiceState::default()).collect();
-        Self { form: chat.form, choices, model: None, new_call_id }
+        Self { form: chat.form, choices, held: Vec::new(), held_usage: None, model: None, new_call_id }
     }
 
     /// What the server calls the model that answers; a name of reasonable length, once it was said.
@@ -181,7 +186,7 @@ impl AnswerReader {
     /// Reads the data of one event of a stream.
     pub fn event(&mut self, data: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
         if data.trim_ascii_end() == b"[DONE]" {
-            self.check_complete()?;
+            self.end(out)?;
             out.push_back(Received::Done);
             return Ok(());
         }
@@ -195,13 +200,19 @@ impl AnswerReader {
     /// Reads a whole answer that came without a stream.
     pub fn whole(&mut self, body: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
         self.chunk(body, Saying::Whole, out)?;
-        self.check_complete()?;
+        self.end(out)?;
         out.push_back(Received::Done);
         Ok(())
     }
 
+    /// Nothing more comes: gives what was held back until then.
+    pub fn end(&mut self, out: &mut VecDeque<Received>) -> Result<(), WireError> {
+        self.check_complete()?;
+        self.release(out)
+    }
+
     /// Whether every choice has ended; an answer that stops before is broken.
-    pub fn check_complete(&self) -> Result<(), WireError> {
+    fn check_complete(&self) -> Result<(), WireError> {
         match self.choices.iter().position(|choice| !choice.finished) {
             None => Ok(()),
             Some(choice) => Err(WireError::BrokeOff { choice: choice as u32 }),
@@ -217,15 +228,32 @@ impl AnswerReader {
         if chunk.is_error() {
             return Err(WireError::Failed(Failure::parse(data)));
         }
+        // The last chunk of a stream has what was counted alone; some servers count in each.
+        let is_last = matches!(saying, Saying::Whole) || !chunk.has_choices();
         if let (None, Some(name)) = (&self.model, chunk.model.filter(|name| name.len() <= MAX_MODEL_BYTES)) {
             self.model = Some(name.into_owned());
         }
         if let Some(Choices { first, rest }) = chunk.choices {
             first.into_iter().chain(rest).try_for_each(|choice| self.choice(choice, saying, out))?;
         }
-        if let Some(usage) = chunk.usage {
-            out.push_back(Received::Usage(usage.into()));
+        let Some(usage) = chunk.usage.map(Usage::from) else { return Ok(()) };
+        if !is_last && !self.held.is_empty() {
+            self.held_usage = Some(usage);
+            return Ok(());
         }
+        self.held_usage = None;
+        self.release(out)?;
+        out.push_back(Received::Usage(usage));
+        Ok(())
+    }
+
+    fn release(&mut self, out: &mut VecDeque<Received>) -> Result<(), WireError> {
+        for (choice, reason) in std::mem::take(&mut self.held) {
+            let state = self.choices.get_mut(choice as usize);
+            let calls = state.map(|state| std::mem::take(&mut state.calls)).unwrap_or_default();
+            Emit { choice, finished: false, out }.finish(reason, calls, self.new_call_id)?;
+        }
+        out.extend(self.held_usage.take().map(Received::Usage));
         Ok(())
     }
 
@@ -259,6 +287,10 @@ impl AnswerReader {
             emit.answer_text(Some(content.text), state)?;
             emit.text(body.refusal, DeltaKind::Refusal)?;
             let mut calls = body.tool_calls.unwrap_or_default().into_iter();
+            let is_held = self.held.iter().any(|(held, _)| *held == choice.index);
+            if state.finished && !is_held && calls.len() > 0 {
+                return Err(WireError::Malformed(format!("a tool call after the end of choice {}", choice.index)));
+            }
             match saying {
                 Saying::InPieces => calls.try_for_each(|piece| state.calls.add(piece))?,
                 Saying::Whole => calls.try_for_each(|call| state.calls.add_whole(call))?,
@@ -270,7 +302,12 @@ impl AnswerReader {
             Some(_) if state.finished => Ok(()),
             Some(reason) => {
                 state.finished = true;
-                emit.finish(finish_reason(reason)?, std::mem::take(&mut state.calls), self.new_call_id)
+                let reason = finish_reason(reason)?;
+                if reason == FinishReason::ToolCalls || !state.calls.is_empty() || !self.held.is_empty() {
+                    self.held.push((choice.index, reason));
+                    return Ok(());
+                }
+                emit.push(DeltaKind::Finish(reason))
             }
         }
     }

@@ -112,10 +112,12 @@ fn tool_calls_leave_whole_before_the_end_and_correct_a_wrong_reason() {
             r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":""}}]}}]}"#,
             r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#,
             STOP,
+            "[DONE]",
         ],
     );
     let call = ToolCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
-    let expected = [delta(DeltaKind::ToolCall { index: 0, call }), delta(DeltaKind::Finish(FinishReason::ToolCalls))];
+    let end = delta(DeltaKind::Finish(FinishReason::ToolCalls));
+    let expected = [delta(DeltaKind::ToolCall { index: 0, call }), end, Received::Done];
     assert_eq!(got.unwrap(), expected);
 }
 
@@ -235,6 +237,37 @@ fn the_mark_of_the_end_may_have_white_space_behind_it() {
     for mark in ["[DONE]", "[DONE] ", "[DONE]\t\n"] {
         assert_eq!(read(1, &[STOP, mark]).unwrap().last(), Some(&Received::Done), "{mark:?}");
     }
+}
+
+#[test]
+fn calls_behind_the_end_of_their_choice_belong_to_it_until_all_has_ended() {
+    let end = |id: &str| {
+        let call = format!(r#"{{"index":0,"id":"{id}","function":{{"name":"f","arguments":"{{}}"}}}}"#);
+        format!(
+            r#"{{"choices":[{{"index":0,"delta":{{"tool_calls":[{call}]}},"finish_reason":"tool_calls"}}],"usage":{{"prompt_tokens":1,"completion_tokens":2}}}}"#
+        )
+    };
+    let (a, b) = (end("a"), end("b"));
+    let usage = Received::Usage(Usage { input_tokens: 1, output_tokens: 2, ..Usage::default() });
+    let call = |index: u32, id: &str| {
+        let call = ToolCall { id: id.into(), name: "f".into(), arguments: "{}".into() };
+        delta(DeltaKind::ToolCall { index, call })
+    };
+    let ended = [call(0, "a"), call(1, "b"), delta(DeltaKind::Finish(FinishReason::ToolCalls))];
+    // What is counted before the calls leave is of them, too.
+    let counted = [&ended[..], &[usage]].concat();
+    assert_eq!(read(1, &[&a, &b]).unwrap(), []);
+    assert_eq!(read(1, &[&a, &b, "[DONE]"]).unwrap(), [&counted[..], &[Received::Done]].concat());
+    let last = r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
+    assert_eq!(read(1, &[&a, &b, last]).unwrap(), counted);
+    for events in [[STOP, b.as_str()], [&a, r#"{"choices":[{"index":0,"delta":{"content":"x"}}]}"#]] {
+        let error = read(1, &events).unwrap_err();
+        assert!(matches!(&error, WireError::Malformed(what) if what.contains("after the end of choice 0")), "{error}");
+    }
+    let (mut reader, mut out) = (reader(1), VecDeque::new());
+    reader.event(a.as_bytes(), &mut out).unwrap();
+    reader.end(&mut out).unwrap();
+    assert_eq!(Vec::from(out), [&ended[..1], &counted[2..]].concat());
 }
 
 #[test]
