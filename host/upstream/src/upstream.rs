@@ -99,9 +99,13 @@ impl Upstream {
         let mut request = self.request(Method::POST, endpoint_path(chat.form), body);
         name(&mut request, request_id, hops);
         let span = self.traced(&mut request);
-        let response =
+        let mut response =
             self.send(&request).instrument(span.clone()).await.inspect_err(|_| trace::fail(&span, "upstream"))?;
         let shape = self.shape(&response)?;
+        if let Shape::Events(_) = shape {
+            // Nothing of a stream is kept but the event that is being read, which has a bound of its own.
+            response.allow(u64::MAX);
+        }
         let reader = AnswerReader::new(chat, new_call_id);
         Ok(Box::new(UpstreamStream::new(response, shape, reader, bounds, Arc::clone(&self.failures)).within(span)))
     }

@@ -210,6 +210,23 @@ async fn a_complete_answer_is_one_however_its_last_event_ends() {
 }
 
 #[tokio::test]
+async fn a_stream_may_be_longer_than_an_answer_in_one_piece() {
+    let with_limit = |address: SocketAddr| {
+        let mut config = UpstreamConfig::new("east", format!("http://{address}/v1"), "theirs");
+        config.connector.max_response_bytes = 100;
+        Upstream::new(config).unwrap()
+    };
+    let streaming = server(stream(&[A, B, A, STOP, "[DONE]"], true), 50).await;
+    let expected = vec![text("a"), text("b"), text("a"), stop()];
+    assert_eq!(ask(&with_limit(streaming.address)).await, (expected, None));
+    let said = "a".repeat(100);
+    let body = format!(r#"{{"choices":[{{"index":0,"message":{{"content":"{said}"}},"finish_reason":"stop"}}]}}"#);
+    let whole = server(plain("200 OK", "application/json", &body), 50).await;
+    let error = ask(&with_limit(whole.address)).await.1.unwrap();
+    assert_eq!(error.code.as_deref(), Some("upstream_answer_too_long"));
+}
+
+#[tokio::test]
 async fn an_error_within_the_stream_ends_it() {
     let boom = r#"{"error":{"message":"engine died","code":500}}"#;
     let one = server(stream(&[A, boom], true), 1000).await;
