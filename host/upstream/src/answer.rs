@@ -1,5 +1,5 @@
-//! An answer of one of a model's servers. Until its first event it can begin anew at another; behind that a failure is
-//! the answer's end, since what was said cannot be taken back.
+//! An answer of one of a model's servers. Until its first delta it can begin anew at another; behind that a failure is
+//! the answer's end, since what was said cannot be taken back. What is counted before it leaves with it.
 
 use crate::attempt::Attempt;
 use crate::failure::Failed;
@@ -11,7 +11,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tidegate_types::{Chat, Reject, RequestId, Retention};
+use tidegate_types::{Chat, Delta, Reject, RequestId, Retention, Usage};
 
 /// What is needed to ask.
 pub(crate) struct Asking {
@@ -47,7 +47,7 @@ impl Asking {
         loop {
             let attempt = self.run.next().await?;
             match self.run.bounded(&attempt, Some(self.run.longest_start()), self.send(&attempt)).await {
-                Ok(stream) => return Ok(Answer(State::Begun { stream, attempt, asking: Some(Box::new(self)) })),
+                Ok(stream) => return Ok(Answer(State::begun(stream, attempt, self))),
                 Err(failed) => self.run.failed(attempt, failed),
             }
         }
@@ -67,13 +67,42 @@ enum State {
     Begun {
         stream: Box<UpstreamStream>,
         attempt: Attempt,
-        /// Until the first event.
+        /// Until the first delta.
         asking: Option<Box<Asking>>,
+        early: Early,
     },
     Asking(Pin<Box<dyn Future<Output = Result<Answer, Reject>> + Send>>),
     Over {
         model: Option<String>,
     },
+}
+
+/// What has come and is not told yet.
+#[derive(Default)]
+struct Early {
+    /// Counted before the first delta; the last figure is the one that counts.
+    usage: Option<Usage>,
+    /// The first delta, while that is told.
+    delta: Option<Delta>,
+}
+
+impl Early {
+    /// What is told now, where `event` has come: what was counted before it stands first.
+    fn ordered(&mut self, event: UpstreamEvent) -> UpstreamEvent {
+        match (event, self.usage.take()) {
+            (UpstreamEvent::Delta(delta), Some(usage)) => {
+                self.delta = Some(delta);
+                UpstreamEvent::Usage(usage)
+            }
+            (event, _) => event,
+        }
+    }
+}
+
+impl State {
+    fn begun(stream: Box<UpstreamStream>, attempt: Attempt, asking: Asking) -> Self {
+        Self::Begun { stream, attempt, asking: Some(Box::new(asking)), early: Early::default() }
+    }
 }
 
 impl Answer {
@@ -100,11 +129,15 @@ impl Answer {
                     Ok(answer) => *self = answer,
                     Err(reject) => return Poll::Ready(Some(Err(self.end(reject)))),
                 },
-                State::Begun { stream, attempt, asking } => match ready!(stream.poll_event(cx)) {
+                State::Begun { early: Early { delta: delta @ Some(_), .. }, .. } => {
+                    return Poll::Ready(delta.take().map(|delta| Ok(UpstreamEvent::Delta(delta))));
+                }
+                State::Begun { stream, attempt, asking, early } => match ready!(stream.poll_event(cx)) {
+                    Some(Ok(UpstreamEvent::Usage(usage))) if asking.is_some() => early.usage = Some(usage),
                     Some(Ok(event)) => {
                         *asking = None;
                         attempt.hear();
-                        return Poll::Ready(Some(Ok(event)));
+                        return Poll::Ready(Some(Ok(early.ordered(event))));
                     }
                     Some(Err(failed)) => {
                         if let Some(reject) = self.fail(failed) {

@@ -9,8 +9,8 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
-use tidegate_types::{Form, RejectKind};
-use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig, UpstreamConfig};
+use tidegate_types::{Form, RejectKind, Usage};
+use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig, UpstreamConfig, UpstreamEvent};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -27,6 +27,7 @@ async fn what_failed_before_anything_of_its_answer_is_sent_again() {
         ("a close without a word", Act::Say(String::new())),
         ("a stream without an event", stream(&[])),
         ("a stream cut before the first text", stream(&[ROLE])),
+        ("a stream cut behind a count before the first text", stream(&[ROLE, COUNTED, COUNTED])),
     ] {
         let (waits, mut fastest) = (what.contains("second to wait"), Duration::MAX);
         // Others may take a second too, on a machine that does much else, but not always.
@@ -44,6 +45,17 @@ async fn what_failed_before_anything_of_its_answer_is_sent_again() {
         }
         assert_eq!(fastest >= Duration::from_secs(1), waits, "{what}: {fastest:?}");
     }
+}
+
+/// The first server's count is no part of the answer, and what the second says stands in its order.
+#[tokio::test]
+async fn what_was_counted_before_the_first_text_is_told_with_it() {
+    let counting = [ROLE, COUNTED, COUNTED, A, STOP, "[DONE]"];
+    let server = Server::start(move |n| stream(&counting[..if n == 0 { 2 } else { 6 }])).await;
+    let outcome = ask(&replicas(&[server.address], quick(), &never()), true, 1).await;
+    let counted = UpstreamEvent::Usage(Usage { input_tokens: 9, ..Usage::default() });
+    assert_eq!((outcome.events, outcome.error), ([vec![counted], whole()].concat(), None));
+    assert_eq!((outcome.attempts, server.seen()), (2, 2));
 }
 
 #[tokio::test]

@@ -91,6 +91,9 @@ pub const ROLE: &str = r#"{"choices":[{"index":0,"delta":{"role":"assistant","co
 pub const A: &str = r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}"#;
 pub const STOP: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
 
+/// What some servers count in each chunk, before the first text too.
+pub const COUNTED: &str = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":0}}"#;
+
 pub fn stream(events: &[&str]) -> Act {
     let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
     Act::Say(format!("{HEAD}{events}"))
