@@ -85,9 +85,9 @@ pub(crate) struct Shared {
     pub(crate) origin: Origin,
     pub(crate) pool: Pool,
     pub(crate) max_response_bytes: u64,
+    pub(crate) first_byte_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
     dialer: Dialer,
-    first_byte_timeout: Duration,
-    idle_timeout: Duration,
 }
 
 /// Sends requests to one origin. Clones share the pool.
@@ -188,7 +188,7 @@ impl Connector {
                 (head, (None, Some(stream)))
             }
         };
-        Ok(head.map(|head| Response::new(head, held, Arc::clone(&self.0), self.0.idle_timeout)))
+        Ok(head.map(|head| Response::new(head, held, Arc::clone(&self.0))))
     }
 
     fn message(&self, request: &Request, version: Version) -> Result<hyper::Request<Body>, EgressError> {

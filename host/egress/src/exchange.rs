@@ -41,10 +41,9 @@ impl Response {
         head: hyper::Response<Incoming>,
         (connection, stream): (Option<H1>, Option<Stream>),
         shared: Arc<Shared>,
-        idle: Duration,
     ) -> Self {
         let (head, body) = head.into_parts();
-        let (idle, limit_bytes) = (IdleTimer::new(idle), shared.max_response_bytes);
+        let (idle, limit_bytes) = (IdleTimer::new(shared.idle_timeout), shared.max_response_bytes);
         Self {
             status: head.status,
             headers: head.headers,
@@ -62,6 +61,17 @@ impl Response {
     /// Lets this body have so many bytes, where that is more than the connector allows.
     pub fn allow(&mut self, limit_bytes: u64) {
         self.limit_bytes = self.limit_bytes.max(limit_bytes);
+    }
+
+    /// Says that the answer has not begun with its head, which some servers send before they work: until
+    /// [`Self::has_begun`] silence has the bound that a head has.
+    pub fn is_to_begin(&mut self) {
+        self.idle.set_limit(self.shared.first_byte_timeout);
+    }
+
+    /// Says that the answer has begun.
+    pub fn has_begun(&mut self) {
+        self.idle.set_limit(self.shared.idle_timeout);
     }
 
     /// The next bytes of the body; `None` at its end, which is a clean one: a body that was cut is an error.

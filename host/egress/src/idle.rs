@@ -18,6 +18,14 @@ impl IdleTimer {
         Self { limit, last: Instant::now(), sleep: None }
     }
 
+    /// Bounds the silence since what happened last otherwise.
+    pub(crate) fn set_limit(&mut self, limit: Duration) {
+        if limit != self.limit {
+            self.limit = limit;
+            self.sleep = None;
+        }
+    }
+
     /// Something happened.
     pub(crate) fn touch(&mut self) {
         self.last = Instant::now();

@@ -54,12 +54,13 @@ pub struct UpstreamStream {
 
 impl UpstreamStream {
     pub(crate) fn new(
-        response: Response,
+        mut response: Response,
         shape: Shape,
         reader: AnswerReader,
         bounds: Bounds,
         failures: Arc<Failures>,
     ) -> Self {
+        response.is_to_begin();
         let (response, received) = (Some(response), VecDeque::new());
         Self { response, shape, reader, received, bounds, failures, _span: Span::none() }
     }
@@ -170,6 +171,7 @@ impl UpstreamStream {
     fn event(&mut self, received: Received) -> Option<UpstreamEvent> {
         match received {
             Received::Delta(delta) => {
+                self.response.iter_mut().for_each(Response::has_begun);
                 self.bounds.text_bytes += text_bytes(&delta);
                 Some(UpstreamEvent::Delta(delta))
             }

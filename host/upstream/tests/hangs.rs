@@ -5,10 +5,13 @@
 
 mod support;
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 use support::*;
 use tidegate_types::RejectKind;
-use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig};
+use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig, UpstreamConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 /// A server may take twenty seconds, so that what nobody waited one for says nothing of it.
@@ -129,6 +132,48 @@ async fn an_attempt_that_got_little_of_the_time_of_all_says_nothing_of_its_serve
         }
     }
     panic!("one had its time, the other had not");
+}
+
+/// A server that sends its head and a role before it reads the prompt.
+async fn early_head(pause: Duration, rest: &'static [&'static str]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut vec![0; 65536]).await;
+            let _ = stream.write_all(format!("{HEAD}data: {ROLE}\n\n").as_bytes()).await;
+            tokio::time::sleep(pause).await;
+            for event in rest {
+                let _ = stream.write_all(format!("data: {event}\n\n").as_bytes()).await;
+            }
+            // Until the other side is gone.
+            let _ = stream.read(&mut [0; 16]).await;
+        }
+    });
+    address
+}
+
+async fn ask_with(address: SocketAddr, start_timeout: Duration, idle_timeout: Duration) -> Outcome {
+    let mut config = UpstreamConfig::new("east", format!("http://{address}/v1"), "theirs");
+    config.connector.idle_timeout = idle_timeout;
+    let retry = RetryConfig { start_timeout, retries: 0, ..quick() };
+    ask(&Replicas::new("mine", vec![config], retry, &never()).unwrap(), true, 1).await
+}
+
+/// With a head first or without, an answer has begun with its first event.
+#[tokio::test]
+async fn a_server_has_its_time_to_begin_behind_a_head_too() {
+    let (short, pause, long) = (Duration::from_millis(200), Duration::from_millis(600), Duration::from_secs(60));
+    let outcome = ask_with(early_head(pause, &[A, STOP, "[DONE]"]).await, long, short).await;
+    assert_eq!((outcome.events, outcome.error), (whole(), None));
+    // What has begun is waited for as ever.
+    let outcome = ask_with(early_head(Duration::ZERO, &[A]).await, long, short).await;
+    assert_eq!(outcome.events, [text("a")]);
+    assert_eq!(outcome.error.unwrap().kind, RejectKind::UpstreamTimeout);
+    let begun = Instant::now();
+    let outcome = ask_with(early_head(long, &[]).await, short, long).await;
+    assert_eq!(outcome.error.unwrap().kind, RejectKind::UpstreamTimeout);
+    assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[tokio::test]
