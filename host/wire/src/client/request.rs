@@ -190,7 +190,7 @@ fn write_messages(out: &mut BytesMut, chat: &Chat, send_reasoning: bool) {
         for outcome in outcomes {
             only_outcomes = true;
             comma(out, &mut first);
-            write_outcome(out, outcome);
+            write_outcome(out, outcome, message.name.as_deref());
         }
         if !only_outcomes || message.parts.iter().any(|part| !matches!(part, Part::ToolOutcome(_))) {
             comma(out, &mut first);
@@ -206,8 +206,14 @@ fn comma(out: &mut BytesMut, first: &mut bool) {
     }
 }
 
-fn write_outcome(out: &mut BytesMut, outcome: &ToolOutcome) {
-    raw(out, r#"{"role":"tool","tool_call_id":"#);
+/// `name` is the tool's, where the caller says it: some servers want it (Gemini).
+fn write_outcome(out: &mut BytesMut, outcome: &ToolOutcome, name: Option<&str>) {
+    raw(out, r#"{"role":"tool""#);
+    if let Some(name) = name {
+        raw(out, r#","name":"#);
+        string(out, name);
+    }
+    raw(out, r#","tool_call_id":"#);
     string(out, &outcome.call_id);
     raw(out, r#","content":"#);
     string(out, &outcome.content);

@@ -27,7 +27,7 @@ fn a_full_request_survives() {
             {"role": "assistant", "content": null, "reasoning_content": "hm",
              "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}},
                             {"id": "b", "type": "function", "function": {"name": "g", "arguments": ""}}]},
-            {"role": "tool", "tool_call_id": "a", "content": "1"},
+            {"role": "tool", "name": "f", "tool_call_id": "a", "content": "1"},
             {"role": "tool", "tool_call_id": "b", "content": "2"},
             {"role": "assistant", "content": "", "refusal": "no"},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
