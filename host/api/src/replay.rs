@@ -23,8 +23,7 @@ pub(crate) struct ReplayBody {
     owns: bool,
     /// Whether what is told is kept besides: then it is made to its end where this reader cannot be told the rest.
     kept: bool,
-    /// Whether events are told their numbers.
-    numbered: bool,
+    counting: Counting,
     outcome: Option<Result<(), Reject>>,
     /// What leaves next: about a piece, however large the event is that it is of.
     buffer: BytesMut,
@@ -33,17 +32,35 @@ pub(crate) struct ReplayBody {
     silence: Silence,
 }
 
+/// How the reader of a log tells where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counting {
+    /// By the ids of events, from 1.
+    Ids,
+    /// By these, and by the numbers that events of a response say, from 0: `starting_after` is such a one.
+    Sequence,
+    /// Not at all: events have no ids.
+    Nothing,
+}
+
 impl ReplayBody {
     pub(crate) fn new(api: &Api, cursor: Cursor) -> Self {
         let silence = Silence::new(api.limits.keep_alive);
         let (buffer, event) = (BytesMut::new(), Bytes::new());
-        Self { cursor, owns: false, kept: false, numbered: true, outcome: None, buffer, event, silence }
+        Self { cursor, owns: false, kept: false, counting: Counting::Ids, outcome: None, buffer, event, silence }
+    }
+
+    /// The body of a response's events.
+    pub(crate) fn of_response(api: &Api, cursor: Cursor) -> Self {
+        let mut body = Self::new(api, cursor);
+        body.counting = Counting::Sequence;
+        body
     }
 
     /// The body of an answer that was written to a log as it is.
     pub(crate) fn raw(api: &Api, cursor: Cursor) -> Self {
         let mut body = Self::new(api, cursor);
-        body.numbered = false;
+        body.counting = Counting::Nothing;
         body
     }
 
@@ -92,7 +109,7 @@ impl ReplayBody {
                     if self.buffer.capacity() == 0 {
                         self.buffer.reserve(BUFFER_BYTES);
                     }
-                    if self.numbered {
+                    if self.counting != Counting::Nothing {
                         event_id(next.number, &mut self.buffer);
                     }
                     self.event = next.event;
@@ -101,7 +118,11 @@ impl ReplayBody {
                     }
                 }
                 Some(Err(missed)) => {
-                    let reject = if self.numbered { gone(missed) } else { too_slow() };
+                    let reject = match self.counting {
+                        Counting::Ids => gone(missed),
+                        Counting::Sequence => gone_of_response(missed),
+                        Counting::Nothing => too_slow(),
+                    };
                     error_event(&reject, &mut self.buffer);
                     self.end(Err(reject), record.as_deref_mut());
                 }
@@ -160,8 +181,18 @@ fn too_slow() -> Reject {
 
 /// The reader comes too late for some events.
 pub(crate) fn gone(missed: Missed) -> Reject {
-    let message =
-        format!("{missed}; what is there can be read with `starting_after={}`", missed.first_kept.saturating_sub(1));
+    let last_gone = missed.first_kept.saturating_sub(1);
+    gone_to(missed, last_gone)
+}
+
+/// The same, of a response: its events say numbers from 0, and have ids from 1.
+pub(crate) fn gone_of_response(missed: Missed) -> Reject {
+    let last_gone = missed.first_kept.saturating_sub(2);
+    gone_to(missed, last_gone)
+}
+
+fn gone_to(missed: Missed, last_gone: u64) -> Reject {
+    let message = format!("{missed}; what is there can be read with `starting_after={last_gone}`");
     Reject::new(RejectKind::Invalid, Fault::Client, message).at("starting_after").code(EVENTS_GONE)
 }
 
@@ -181,12 +212,12 @@ mod tests {
         let mut writer = streams.open_unnamed(&TenantId::new("a")).unwrap();
         let events = [1, LARGE, 3, 2 * PIECE_BYTES, 1].map(|size| Bytes::from(vec![b'x'; size]));
         events.iter().for_each(|event| writer.append(event.clone()));
-        for numbered in [true, false] {
+        for counting in [Counting::Ids, Counting::Sequence, Counting::Nothing] {
             let mut body = ReplayBody {
                 cursor: writer.log().read_after(0).unwrap(),
                 owns: false,
                 kept: false,
-                numbered,
+                counting,
                 outcome: None,
                 buffer: BytesMut::new(),
                 event: Bytes::new(),
@@ -194,7 +225,7 @@ mod tests {
             };
             let mut expected = BytesMut::new();
             for (number, event) in (1..).zip(&events) {
-                if numbered {
+                if counting != Counting::Nothing {
                     event_id(number, &mut expected);
                 }
                 expected.extend_from_slice(event);

@@ -170,6 +170,28 @@ async fn a_reader_that_comes_too_late_is_told_what_is_left() {
     assert_eq!((rest.status, events(&rest.body).first().unwrap().0), (200, after + 1));
 }
 
+/// Events of a response say numbers from 0.
+#[tokio::test]
+async fn a_reader_of_a_response_that_comes_too_late_is_told_what_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = start_keeping(narrow(2000), folder.path()).await;
+    let body = r#"{"model":"m","input":"Hello!","background":true}"#;
+    let id = running.ask(support::post("/v1/responses", body)).await.json()["id"].as_str().unwrap().to_owned();
+    while running.ask(get(&format!("/v1/responses/{id}"))).await.json()["status"] != "completed" {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let read = async |after: &str| running.ask(get(&format!("/v1/responses/{id}?stream=true{after}"))).await;
+    let answered = read("").await;
+    assert_eq!((answered.status, answered.json()["error"]["code"].as_str()), (400, Some("events_gone")));
+    let message = answered.json()["error"]["message"].as_str().unwrap().to_owned();
+    let after: u64 = message.split("starting_after=").nth(1).unwrap().trim_end_matches('`').parse().unwrap();
+    let rest = read(&format!("&starting_after={after}")).await;
+    let first = rest.body.lines().find_map(|line| line.strip_prefix("id: "));
+    assert_eq!((rest.status, first), (200, Some((after + 2).to_string().as_str())));
+    assert!(rest.body.contains(&format!("\"sequence_number\":{}", after + 1)), "{}", rest.body);
+    assert_eq!(read(&format!("&starting_after={}", after - 1)).await.status, 400, "no event is left out");
+}
+
 fn narrow(log_bytes: usize) -> Limits {
     Limits { streams: StreamLimits { log_bytes, ..StreamLimits::default() }, ..limits() }
 }

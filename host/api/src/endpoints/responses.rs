@@ -13,7 +13,7 @@ use crate::endpoints::streams::seen;
 use crate::exchange::{Exchange, json};
 use crate::idempotency::being_made;
 use crate::kept::{not_found, store_failed};
-use crate::replay::{EVENTS_GONE, ReplayBody, away, gone};
+use crate::replay::{EVENTS_GONE, ReplayBody, away, gone_of_response};
 use crate::server::Api;
 use crate::uri::unknown_after;
 use std::time::Duration;
@@ -36,7 +36,10 @@ pub(crate) async fn again(mut exchange: Exchange, made: String, is_running: bool
 /// The events from the first, where they are kept.
 async fn streamed_again(api: &Api, tenant: &TenantId, id: &str, is_running: bool) -> Result<Response, Reject> {
     if let Some(log) = api.streams.find_anywhere(tenant, id).await.map_err(away)? {
-        return Ok(event_stream(Body::replay(ReplayBody::new(api, log.read_after(0).map_err(gone)?))));
+        return Ok(event_stream(Body::replay(ReplayBody::of_response(
+            api,
+            log.read_after(0).map_err(gone_of_response)?,
+        ))));
     }
     let stored = find(api, tenant, id).await?;
     if stored.is_running() && is_running {
@@ -107,7 +110,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
     let by_header = exchange.request.headers().contains_key("last-event-id");
     let is_first = exchange.param("starting_after")?.is_none();
     let seen = seen(&exchange)?.saturating_add(u64::from(!by_header && !is_first));
-    Ok(event_stream(Body::replay(ReplayBody::new(api, log.read_after(seen).map_err(gone)?))))
+    Ok(event_stream(Body::replay(ReplayBody::of_response(api, log.read_after(seen).map_err(gone_of_response)?))))
 }
 
 /// Deletes the response and those that go on from it.

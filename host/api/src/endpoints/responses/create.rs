@@ -11,7 +11,7 @@ use crate::endpoints::generate::{event_stream, extra_headers, first_event, full}
 use crate::error::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed};
-use crate::replay::{ReplayBody, gone};
+use crate::replay::{ReplayBody, gone_of_response};
 use crate::server::Api;
 use std::sync::Arc;
 use tidegate_store::conversations::{At, NewResponse, Put, Turn};
@@ -151,8 +151,8 @@ async fn streamed(mut answering: Answering, log: OwnLog<'_>, mut reply: Reply) -
         Err(reject) => return Err(log.refused(reject)),
     };
     let writer = log.begun(&api);
-    let cursor = writer.log().read_after(0).map_err(gone)?;
-    let body = ReplayBody::new(&api, cursor).owning().kept(answering.keep.is_some());
+    let cursor = writer.log().read_after(0).map_err(gone_of_response)?;
+    let body = ReplayBody::of_response(&api, cursor).owning().kept(answering.keep.is_some());
     answering.writer = Some(writer);
     api.tasks.spawn(async move { answering.run(reply, first).await }.in_current_span());
     Ok(event_stream(Body::replay(body)))
@@ -275,11 +275,11 @@ async fn in_background(
     let mut cursor = None;
     if let Some(writer) = &answering.writer {
         api.streams.tell(name, writer);
-        cursor = stream.then(|| writer.log().read_after(0).map_err(gone)).transpose()?;
+        cursor = stream.then(|| writer.log().read_after(0).map_err(gone_of_response)).transpose()?;
     }
     api.tasks.spawn(async move { answering.ask(chat, context).await }.in_current_span());
     Ok(match cursor {
-        Some(cursor) => event_stream(Body::replay(ReplayBody::new(&api, cursor).kept(true))),
+        Some(cursor) => event_stream(Body::replay(ReplayBody::of_response(&api, cursor).kept(true))),
         None => json(begun),
     })
 }
