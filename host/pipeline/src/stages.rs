@@ -1,6 +1,7 @@
 //! One file for each verb of the path.
 
 mod admit;
+mod as_sent;
 mod ask_guard;
 mod beside;
 mod converse;

@@ -8,6 +8,7 @@ use crate::gate::{Hold, Kept};
 use crate::models::{Model, ModelBackend};
 use crate::prompts::together::Seat;
 use crate::source::{EngineSource, Source, UpstreamSource};
+use crate::stages::as_sent::{rename_param, rename_upstreams_param};
 use crate::stages::fit::{self, Fitted};
 use crate::stages::hold;
 use crate::stages::sampling;
@@ -16,7 +17,7 @@ use metrics::counter;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
 use tidegate_turns::{Waiting, in_turn};
-use tidegate_types::{Chat, Fault, FieldNames, Finding, Reject, RejectKind, ToolDef};
+use tidegate_types::{Chat, Fault, Finding, Reject, RejectKind, ToolDef};
 use tidegate_upstream::Attempts;
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
@@ -222,20 +223,11 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>, kept: Kept) -> Resu
             let input = estimated_input(&chat, []);
             let output = chat.max_tokens.map_or(UNBOUNDED_OUTPUT, u64::from) * u64::from(chat.n);
             ask.reserve(input, output).await?;
-            let answer = Box::pin(replicas.generate(chat, cx.sending(), ask.attempts)).await?;
+            let answer = Box::pin(replicas.generate(chat, cx.sending(), ask.attempts)).await;
+            let answer = answer.map_err(|reject| rename_upstreams_param(reject, ask.chat))?;
             Ok(Source::Upstream(Box::new(UpstreamSource::new(answer, input, tally))))
         }
         _ => Err(Reject::internal(Fault::Operator, "fit and backend disagree")),
-    }
-}
-
-/// Fitting and the engine know messages; callers of other endpoints sent them under another name.
-fn rename_param(reject: Reject, fields: FieldNames) -> Reject {
-    let place = reject.param.as_deref().and_then(|param| param.strip_prefix(FieldNames::default().messages));
-    let renamed = place.filter(|place| place.is_empty() || place.starts_with('['));
-    match renamed.map(|place| format!("{}{place}", fields.messages)) {
-        Some(param) => reject.at(param),
-        None => reject,
     }
 }
 
@@ -245,23 +237,4 @@ fn may_try_another(reject: &Reject) -> bool {
         reject.kind,
         RejectKind::Unavailable | RejectKind::BadUpstream | RejectKind::UpstreamTimeout | RejectKind::RateLimited
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_names_what_the_caller_sent() {
-        for (name, param, expected) in [
-            ("messages", "messages[1].content[0]", "messages[1].content[0]"),
-            ("input", "messages[1].content[0]", "input[1].content[0]"),
-            ("prompt", "messages", "prompt"),
-            ("input", "stop", "stop"),
-        ] {
-            let fields = FieldNames { messages: name, ..FieldNames::default() };
-            let renamed = rename_param(Reject::invalid(param, "no"), fields);
-            assert_eq!(renamed.param.as_deref(), Some(expected), "{name}: {param}");
-        }
-    }
 }
