@@ -37,7 +37,10 @@ fn read(node: Node<'_>, at: &Path<'_>) -> Result<Message, Reject> {
         "function_call" => read_call(entries, at),
         "function_call_output" => read_outcome(entries, at),
         "reasoning" => read_reasoning(entries, at),
-        "item_reference" => Err(unsupported(&at.key("type"), "send the item itself")),
+        "item_reference" => Err(unsupported(
+            &at.key("type"),
+            "send the item itself; clients that refer to items, as the AI SDK does, send them whole with `store`: false",
+        )),
         other => Err(not_one_of(&at.key("type"), ALLOWED, other)),
     }
 }
