@@ -6,9 +6,11 @@
 
 mod content;
 mod tokens;
+mod usage;
 
 use self::content::Content;
 use self::tokens::{HeldTokens, Logprobs};
+use self::usage::WireUsage;
 use crate::client::WireError;
 use crate::client::calls::{CallPiece, Calls};
 use crate::client::failure::Failure;
@@ -125,27 +127,6 @@ impl Body {
         let others = [&self.reasoning_content, &self.reasoning, &self.refusal];
         !is_text && (thinks || calls || others.into_iter().any(is_said))
     }
-}
-
-#[derive(serde::Deserialize)]
-struct WireUsage {
-    #[serde(default)]
-    prompt_tokens: u64,
-    #[serde(default)]
-    completion_tokens: u64,
-    total_tokens: Option<u64>,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-}
-
-#[derive(serde::Deserialize)]
-struct PromptDetails {
-    cached_tokens: Option<u64>,
-}
-
-#[derive(serde::Deserialize)]
-struct CompletionDetails {
-    reasoning_tokens: Option<u64>,
 }
 
 /// Reads the answer to one request.
@@ -370,29 +351,6 @@ fn finish_reason(word: &str) -> Result<FinishReason, WireError> {
 
 fn shorten(word: &str) -> String {
     word.chars().take(40).collect()
-}
-
-impl WireUsage {
-    /// What is generated and reasoned together, where the total says that one is counted beside the other (xAI).
-    fn with_reasoning_beside(&self, reasoning: u64) -> Option<u64> {
-        let output = self.completion_tokens.checked_add(reasoning)?;
-        (self.total_tokens? == self.prompt_tokens.checked_add(output)?).then_some(output)
-    }
-}
-
-impl From<WireUsage> for Usage {
-    fn from(usage: WireUsage) -> Self {
-        let reasoning = usage.completion_tokens_details.as_ref().and_then(|details| details.reasoning_tokens);
-        let output = reasoning.and_then(|reasoning| usage.with_reasoning_beside(reasoning));
-        let output_tokens = output.unwrap_or(usage.completion_tokens);
-        Self {
-            input_tokens: usage.prompt_tokens,
-            cached_tokens: usage.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0),
-            output_tokens,
-            // More than was generated is no part of it, and no total says that it is counted beside.
-            reasoning_tokens: reasoning.filter(|reasoning| *reasoning <= output_tokens),
-        }
-    }
 }
 
 #[cfg(test)]
