@@ -129,6 +129,17 @@ async fn what_a_refusal_quotes_of_an_answer_passes_its_guards_too() {
     }
 }
 
+/// A caller of `/v1/responses` has sent no `max_tokens`.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_upstream_refuses_is_named_as_the_caller_sent_it() {
+    let body = json!({"error": {"message": "too many", "param": "max_tokens", "code": "no"}}).to_string();
+    let refusing = StandIn::start(move |_, _| Said::raw(400, body.clone())).await;
+    let front = Gateway::start(&format!("{}{BARE}", refusing.model("remote"))).await;
+    let request = json!({"model": "remote", "input": "Hello!", "max_output_tokens": 50});
+    let (message, param, _) = front.post("/v1/responses", &request).await.error();
+    assert_eq!((message.as_str(), param), ("too many", json!("max_output_tokens")));
+}
+
 pub(crate) const QUOTES: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
     data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Half an \"},\"finish_reason\":null}]}\n\n\
     data: {\"error\":{\"message\":\"no call in 'Mail jane@example.com'\",\"code\":400}}\n\n";
