@@ -187,12 +187,9 @@ async fn talkative(long: Said) -> StandIn {
 /// As an upstream says it that is not asked for a stream, or has none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_answer_that_comes_at_once_is_judged_in_pieces_and_takes_a_guard_away_from_nobody() {
-    let text = "\"[".repeat(256 << 10);
+    let text = "\"[".repeat(512 << 10);
     let upstream = talkative(says(&text)).await;
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dist/pii-guard.wasm");
-    let guard = format!(
-        "[[pipeline.stage]]\nplugin = \"pii-of-pieces\"\nfile = {file:?}\n[pipeline.stage.limits]\nwall_ms = 60000\n"
-    );
+    let guard = honest_as("honest-of-pieces", "stream-guard", "memory_mib = 2");
     let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &guard)).await;
     for _ in 0..3 {
         let whole = gateway.chat(ask(LONG)).await;
@@ -204,7 +201,8 @@ async fn a_long_answer_that_comes_at_once_is_judged_in_pieces_and_takes_a_guard_
     assert_eq!(gateway.chat(ask("Hello!")).await.text(), "Hello.");
     let metrics = gateway.get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body);
-    let said = |counter: &str| metrics.lines().any(|line| line.starts_with(counter) && line.contains("pii-of-pieces"));
+    let said =
+        |counter: &str| metrics.lines().any(|line| line.starts_with(counter) && line.contains("honest-of-pieces"));
     assert!(said("tidegate_plugin_call_seconds"));
     assert!(!said("tidegate_plugin_failures_total") && !said("tidegate_plugin_pauses_total"), "{metrics}");
 }
