@@ -1,0 +1,127 @@
+use super::*;
+use crate::breaker::BreakerConfig;
+use crate::holdback::AtCap;
+use futures_util::FutureExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tidegate_sandbox::stage::Inspection;
+use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// A stage of a shipped guard.
+pub(crate) fn shipped() -> Stage {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/pii-guard.wasm");
+    let config = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
+    let sandbox = Sandbox::new(config).unwrap();
+    Stage {
+        name: "pii-guard".into(),
+        plugin: Ok(sandbox.load(PluginSpec::new("pii-guard", std::fs::read(path).unwrap())).unwrap()),
+        on_error: OnError::Closed,
+        wall: Duration::from_secs(1),
+        holdback_bytes: 512,
+        breaker: Arc::new(Breaker::new(BreakerConfig::default())),
+        figures: StageFigures::default(),
+    }
+}
+
+#[test]
+fn a_guard_sees_as_much_of_what_has_left_as_its_descriptor_says() {
+    let mut held = shipped().holdback();
+    held.push("to whom", Vec::new());
+    held.apply(Inspection::pass(3), false, 512, AtCap::Halt).unwrap();
+    assert_eq!(held.window().text, " whom");
+}
+
+#[test]
+fn a_guard_that_has_failed_of_late_is_asked_about_everything() {
+    let stage = shipped();
+    let (tenant, other, now) = (TenantId::new("a"), TenantId::new("b"), Instant::now());
+    assert!(stage.prefilter(&tenant).is_some());
+    stage.breaker.begin(&tenant, now).unwrap().end(Outcome::Failed, now);
+    assert!(stage.prefilter(&tenant).is_none() && stage.prefilter(&other).is_some());
+    stage.breaker.begin(&tenant, now).unwrap().end(Outcome::Fine, now + Duration::from_secs(60));
+    assert!(stage.prefilter(&tenant).is_some());
+}
+
+#[test]
+fn only_what_the_plugin_did_tells_of_its_health() {
+    let plugin = || "p".to_owned();
+    let said = |case| CallError::Plugin { plugin: plugin(), case, message: String::new() };
+    for (error, expected) in [
+        (said("invalid-input"), Outcome::Fine),
+        (CallError::TooLarge { plugin: plugin(), limit: 1 }, Outcome::Fine),
+        (CallError::Full { plugin: plugin(), what: "instances", key: "plugins.instances", limit: 1 }, Outcome::Unknown),
+        (CallError::Busy { plugin: plugin(), instances: 1 }, Outcome::Unknown),
+        (said("unavailable"), Outcome::Failed),
+        (CallError::Trap { plugin: plugin(), message: String::new() }, Outcome::Failed),
+    ] {
+        assert_eq!(health(&error), expected, "{error}");
+    }
+}
+
+/// Counts the lines of a log.
+struct Lines(Arc<AtomicUsize>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        self.0.fetch_add(usize::from(*event.metadata().level() == Level::WARN), Ordering::Relaxed);
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_text_that_a_guard_is_not_asked_about_is_one_line_of_the_log() {
+    let stage = Stage { plugin: Err("it is not there".into()), on_error: OnError::Open, ..shipped() };
+    let (kind, cx, lines) = (StageKind::StreamGuard, under_way::tests::context(), Arc::<AtomicUsize>::default());
+    tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+        for _ in 0..2 {
+            let mut logged = Logged::default();
+            for _ in 0..3 {
+                let asked = stage.timed(Size::Said(1), kind, &cx, &mut logged, async |_| Ok(()));
+                assert!(asked.now_or_never().unwrap().opinion.unwrap().is_none());
+            }
+            stage.withholds_too_much(kind, &mut logged);
+        }
+    });
+    assert_eq!(lines.load(Ordering::Relaxed), 4, "of two texts, one for each reason");
+}
+
+/// An operator looks there for what a series means.
+#[test]
+fn every_case_of_a_failure_is_in_the_contract() {
+    let readme = include_str!("../../../../wit/README.md");
+    let row = readme.lines().find(|line| line.starts_with("| `tidegate_plugin_failures_total` |")).unwrap();
+    let cases = [
+        "trap",
+        "deadline",
+        "memory",
+        "bad-result",
+        "too-large",
+        "error",
+        "busy",
+        "full",
+        "load",
+        "paused",
+        "unfit",
+        "holdback-cap",
+        CUT_OFF,
+    ];
+    let (source, tests) = (include_str!("../stage.rs"), "#[cfg(test)]");
+    let source = source.split(tests).next().unwrap();
+    for case in cases {
+        assert!(row.contains(&format!("`{case}`")), "{case}");
+        assert!(case == CUT_OFF || source.contains(&format!("\"{case}\"")), "{case}");
+    }
+}
