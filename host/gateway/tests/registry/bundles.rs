@@ -8,7 +8,7 @@ impl Desk {
     /// Packs the plugin without a signature, makes the key pair `name.pem`, and trusts that alone in `tidegate.toml`, for what
     /// lies in `taken`.
     fn trusting_another(&self, name: &str) -> String {
-        self.good("plugin pack mine.wasm");
+        self.pack_unsigned();
         let trusted = self.good(&format!("plugin key new {name}.pem")).trim().to_owned();
         let stage = "[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"taken\"\n";
         let config = format!("[plugins]\ntrusted_keys = [\"{trusted}\"]\n{stage}");
@@ -184,6 +184,8 @@ fn what_lies_among_signatures_is_in_nobodys_way() {
     let mut manifest = good.clone();
     manifest["layers"] = junk(40, is_no_base64).into();
     registry.put(&tag, &manifest);
+    // Those that were taken before would stay.
+    std::fs::remove_dir_all(desk.path("taken")).unwrap();
     assert!(desk.good(&pull).contains("passed over 8 signatures"));
     desk.refused("check tidegate.toml", &["is not signed"]);
     let listed = registry.keep(&artifact, &bundle(&pem, &artifact));

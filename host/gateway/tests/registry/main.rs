@@ -60,6 +60,12 @@ impl Desk {
         said
     }
 
+    /// Packs it as nobody has signed it.
+    fn pack_unsigned(&self) {
+        std::fs::remove_dir_all(self.path("mine.oci")).unwrap();
+        self.good("plugin pack mine.wasm");
+    }
+
     fn push(&self, registry: &Registry, tag: &str) {
         self.good(&format!("plugin push {} --from mine.oci", registry.reference(tag)));
     }
@@ -293,7 +299,7 @@ fn a_source_without_its_scheme_is_inspected_locked_and_stored_as_with_it() {
 #[test]
 fn what_was_signed_after_it_was_stored_is_fetched_with_its_signature() {
     let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
-    desk.good("plugin pack mine.wasm");
+    desk.pack_unsigned();
     desk.push(&registry, ":1");
     let source = registry.reference(":1");
     let config = |plugins: &str| {
