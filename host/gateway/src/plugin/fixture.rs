@@ -1,6 +1,6 @@
 //! `tests.toml`: what a plugin's world answers, and what the plugin must then do. A case asks one function of one
 //! stage; cases run in order, in one tenant, so that what one keeps the next one finds. Unknown keys are errors.
-//! Read next: `fixture/ask.rs` for what a case may ask.
+//! Read next: `fixture/ask.rs` for what a case may ask, `fixture/messages.rs` and `fixture/kept.rs` for how it writes that.
 
 mod ask;
 mod kept;
@@ -8,7 +8,6 @@ mod messages;
 
 pub use ask::{Ask, MODEL, Output, Prompt, Route, Stream, Told, Tool};
 pub use kept::{Exchange, Question};
-pub(super) use messages::with_defaults;
 
 use crate::config::{GrantsConfig, LimitsConfig};
 use anyhow::{Context, bail, ensure};
@@ -223,6 +222,17 @@ impl Entry {
 /// Keys and values as plugins get them: each value as JSON.
 pub(super) fn attrs(attrs: &Map<String, Value>) -> Vec<(String, String)> {
     attrs.iter().map(|(key, value)| (key.clone(), value.to_string())).collect()
+}
+
+/// The same of what a case says there and, where it does not, of what a server always says.
+pub(super) fn with_defaults<const N: usize>(
+    mut said: Map<String, Value>,
+    defaults: [(&str, Value); N],
+) -> Vec<(String, String)> {
+    for (key, value) in defaults {
+        said.entry(key).or_insert(value);
+    }
+    attrs(&said)
 }
 
 #[cfg(test)]
