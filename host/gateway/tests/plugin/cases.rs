@@ -1,0 +1,222 @@
+//! What a case of `plugin test` may say, and what it shows.
+
+use super::{guest, plugin, run_cases, shipped};
+
+#[test]
+fn test_shows_the_log_of_a_case_that_failed_and_of_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    // It writes a line for each request that it is told of.
+    let cases = "[[case]]\nname = \"told\"\nask.observe = \"completed\"\nexpect.seen = true\n";
+    std::fs::write(folder.path().join("tests.toml"), cases).unwrap();
+    let (good, said) = plugin(folder.path(), &["test", &guest("honest")]);
+    assert!(good && !said.contains("log:"), "{said}");
+    std::fs::write(folder.path().join("tests.toml"), cases.replace("true", "false")).unwrap();
+    let (good, said) = plugin(folder.path(), &["test", &guest("honest")]);
+    let line = "        log: INFO  Summary { outcome: \"completed\"";
+    assert!(!good && said.contains("FAILED  told\n") && said.contains(line), "{said}");
+}
+
+#[test]
+fn what_a_call_counts_is_expected_as_what_it_answers() {
+    let case = |name: &str, metric: &str, counted: &str| {
+        format!(
+            "[[case]]\nname = \"{name}\"\nask.tool = {{ name = \"count\", arguments = \"{metric}\" }}\n\
+             expect.counted = {counted}\n"
+        )
+    };
+    let grants = "[grants]\nkv_kib = 64\ndocuments = { here = \".\" }\n";
+    let cases =
+        [case("three", "kept 3", "{ kept = 3 }"), case("one", "kept 1", "{ kept = 1 }"), case("none", "lost 2", "{}")];
+    let (good, said) = run_cases(&guest("keeper"), &(grants.to_owned() + &cases.concat()));
+    assert!(good, "{said}");
+    let (good, said) = run_cases(&guest("keeper"), &(grants.to_owned() + &case("lost", "lost 2", "{ lost = 2 }")));
+    assert!(!good && said.contains("`counted` is {}, not {\"lost\":2}"), "{said}");
+    assert!(said.contains("metric `lost` is not declared in the descriptor"), "{said}");
+}
+
+#[test]
+fn a_plugin_without_its_grant_is_told_where_tests_have_it() {
+    let (good, said) = run_cases(&guest("keeper"), "[[case]]\nname = \"a\"\nask.stream = \"x\"\nexpect.text = \"x\"\n");
+    assert!(!good && said.contains("plugin `keeper`") && said.contains("to [grants] in tests.toml"), "{said}");
+    assert!(!said.contains("the stage's"), "{said}");
+}
+
+#[test]
+fn cases_that_cannot_be_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (cases, expected) in [
+        ("", "there is no [[case]]"),
+        ("[[case]]\nname = \"a\"\nask.prompt = \"x\"\nexpect = {}\n", "expects nothing"),
+        ("[[case]]\nname = \"a\"\nask.shell = \"x\"\nexpect.a = 1\n", "shell"),
+    ] {
+        std::fs::write(folder.path().join("tests.toml"), cases).unwrap();
+        let (good, said) = plugin(folder.path(), &["test", &shipped("template")]);
+        assert!(!good && said.contains(expected), "{expected}: {said}");
+    }
+}
+
+/// As a stage that says nothing else.
+#[test]
+fn a_retriever_is_asked_for_three_passages_and_for_as_many_as_a_case_says() {
+    let cases = "[[case]]\nname = \"as by default\"\nask.retrieve = \"ferries\"\nexpect.ids = [\"c0\", \"c1\", \"c2\"]\n\
+                 [[case]]\nname = \"two\"\nask.retrieve = { text = \"ferries\", top_k = 2 }\n\
+                 expect.ids = [\"c0\", \"c1\"]\n";
+    let (good, said) = run_cases(&guest("honest"), cases);
+    assert!(good, "{said}");
+    let (good, said) = run_cases(&guest("honest"), &cases.replace("top_k = 2", "top_k = 0"));
+    assert!(!good && said.contains("`top_k` is at least 1"), "{said}");
+}
+
+#[test]
+fn a_config_that_no_case_uses_need_not_be_good() {
+    let case =
+        |config: &str| format!("[[case]]\nname = \"a\"\n{config}ask.prompt = \"hello\"\nexpect.action = \"allow\"\n");
+    let own = case("config = { words = [\"heron\"] }\n");
+    let (good, said) = run_cases(&shipped("word-guard"), &format!("[config]\nwords = 7\n{own}"));
+    assert!(good, "{said}");
+    let (good, said) = run_cases(&shipped("word-guard"), &format!("[config]\nwords = 7\n{own}{}", case("")));
+    assert!(!good && said.contains("words"), "{said}");
+}
+
+#[test]
+fn a_case_may_say_all_that_a_stage_is_told() {
+    let cases = r#"
+[[case]]
+name = "a prompt with tools and parameters"
+ask.prompt.messages = [{ role = "system", text = "Be brief." }, { role = "user", text = "echo" }]
+ask.prompt.tools = [{ name = "clock", description = "tells the time", input_schema = { type = "object" } }]
+ask.prompt.params = { temperature = 0.5, stop = ["a"] }
+expect.text = 'ECHO'
+
+[[case]]
+name = "what guards saw, and attributes"
+ask.route.prompt = "x"
+ask.route.candidates = [{ id = "a", context = 9, attrs = { waiting = 3 } }, { id = "b", context = 9 }]
+ask.route.findings = [{ category = "x:y", severity = "high" }, { category = "x:z", severity = "low" }]
+ask.route.attrs = { class = "batch" }
+expect = { order = ["b", "a"], reason = "2 findings, 3 attrs" }
+
+[[case]]
+name = "an answer"
+config = { output = "respond" }
+ask.output = { text = "hello", finish_reason = "length", attrs = { model = "m" } }
+expect.text = '[Part::Text("hello")] ["length"] None [("model", "\"m\"")]'
+
+[[case]]
+name = "how a request ended"
+ask.observe = { outcome = "failed", detail = "timeout", findings = [{ category = "x:y", severity = "high" }], attrs = { stream = true } }
+expect.seen = false
+"#;
+    let (_, said) = run_cases(&guest("honest"), cases);
+    // What the guest was shown stands in the differences and in its log.
+    for part in [
+        "Part::Text(\\\"Be brief.\\\")",
+        "name: \\\"clock\\\", description: \\\"tells the time\\\"",
+        "(\\\"temperature\\\", \\\"0.5\\\")",
+        "(\\\"form\\\", \\\"\\\\\\\"chat\\\\\\\"\\\")",
+        "ok      what guards saw, and attributes",
+        "ok      an answer",
+        "outcome: \"failed\", detail: \"timeout\"",
+        "category: \"x:y\"",
+        "attrs: [(\"stream\", \"true\")]",
+        "2 of 4 cases failed",
+    ] {
+        assert!(said.contains(part), "{part} is not in\n{said}");
+    }
+}
+
+/// With the edits that a server makes: what a model called tools with, what they said, and which messages there are.
+#[test]
+fn the_outcome_has_the_messages_as_the_guard_leaves_them() {
+    let redacts = r#"
+[[case]]
+name = "arguments of a call, and what a tool says"
+ask.prompt = [
+  { role = "assistant", tool_calls = [{ id = "c1", name = "send", arguments = { to = "jo@example.com" } }] },
+  { role = "tool", call_id = "c1", text = "sent to jo@example.com" },
+]
+expect.action = "rewrite"
+expect.text = "sent to [email]"
+expect.messages = [
+  { role = "assistant", text = "", tool_calls = [{ id = "c1", name = "send", arguments = '{"to":"[email]"}' }] },
+  { role = "tool", text = "sent to [email]", call_id = "c1" },
+]
+[[case]]
+name = "text from outside"
+ask.prompt = [{ role = "user", text = "Write to jo@example.com.", source = "notes" }]
+expect.messages = [{ role = "user", text = "Write to [email].", source = "notes" }]
+"#;
+    let moves = r#"
+[[case]]
+name = "three are put, one of them and the prompt are dropped"
+ask.prompt = "the truth about edits"
+expect = { action = "rewrite", messages = [{ role = "user", text = "" }, { role = "user", text = "" }] }
+[[case]]
+name = "text from outside is not put anywhere, and dropped"
+ask.prompt = [{ role = "user", text = "the truth about edits", source = "notes" }]
+expect = { action = "rewrite", messages = [] }
+"#;
+    let shouts = r#"
+[config]
+output = "shout"
+[[case]]
+name = "an answer that calls a tool"
+ask.output = { text = "hi", tool_calls = [{ id = "c1", name = "f" }] }
+expect.text = "HI"
+expect.messages = [{ role = "assistant", text = "HI", tool_calls = [{ id = "c1", name = "f", arguments = "{}" }] }]
+"#;
+    let beside = r#"
+[[case]]
+name = "what a model wrote beside its text"
+ask.prompt = [{ role = "assistant", reasoning = "jo@example.com?", refusal = "not jo@example.com" }]
+expect.messages = [{ role = "assistant", text = "", reasoning = "[email]?", refusal = "not [email]" }]
+"#;
+    let beside_an_answer = r#"
+[config]
+output = "respond"
+[[case]]
+name = "what a model wrote beside its answer"
+ask.output = { reasoning = "why?", refusal = "no" }
+expect.text = '[Part::Reasoning("why?"), Part::Refusal("no")] ["stop"] None [("model", "\"model\"")]'
+"#;
+    for (component, cases) in [
+        (shipped("pii-guard"), redacts),
+        (shipped("pii-guard"), beside),
+        (guest("lies"), moves),
+        (guest("honest"), shouts),
+        (guest("honest"), beside_an_answer),
+    ] {
+        let (good, said) = run_cases(&component, cases);
+        assert!(good, "{said}");
+    }
+}
+
+#[test]
+fn limits_of_the_file_are_those_of_a_stage_and_what_passes_a_servers_default_is_told() {
+    let cases = r#"
+[limits]
+cpu_ms = 300
+[[case]]
+name = "at once"
+ask.prompt = "go on"
+expect.action = "allow"
+[[case]]
+name = "never"
+ask.prompt = "loop"
+expect.error = "300ms of cpu time (limits.cpu_ms)"
+"#;
+    let (good, said) = run_cases(&guest("loops"), cases);
+    let told = "ms of CPU; a server's default for a prompt-guard is 100 (`limits.cpu_ms` of the stage)";
+    assert!(good && said.matches(told).count() == 1, "{said}");
+    assert!(said.split("never\n        took ").nth(1).is_some_and(|rest| rest.contains(told)), "{said}");
+    let asks = |limits: &str| {
+        run_cases(
+            &guest("hoards"),
+            &format!("[limits]\n{limits}\n[[case]]\nname = \"a\"\nask.prompt = \"80\"\nexpect.action = \"allow\"\n"),
+        )
+    };
+    let (good, said) = asks("memory_mib = 128");
+    assert!(good, "{said}");
+    let (good, said) = asks("memory_mib = 32");
+    assert!(!good && said.contains("its limit is 33554432 (limits.memory_mib)"), "{said}");
+}

@@ -1,0 +1,83 @@
+//! `plugin inspect`: what a component is, needs, and says of itself.
+
+use super::{guest, plugin, shipped};
+use serde_json::Value;
+use std::process::Command;
+
+#[test]
+fn inspect_says_what_a_component_is_and_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (good, said) = plugin(folder.path(), &["inspect", &shipped("folder-retriever")]);
+    assert!(good, "{said}");
+    for part in
+        ["stages         retriever", "needs a grant  documents: documents = {", "needs a grant  kv: kv_kib = 1024"]
+    {
+        assert!(said.contains(part), "{part} is not in\n{said}");
+    }
+    // It imports `http` alone: what it says of secrets is what its requests need.
+    let (good, said) = plugin(folder.path(), &["inspect", &shipped("webhook-guard")]);
+    let needs: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("needs a grant  ")).collect();
+    assert!(good && needs.len() == 2, "{said}");
+    assert!(needs[0].starts_with("http: http = {") && needs[1].starts_with("secrets: secrets = {"), "{said}");
+    let (good, said) = plugin(folder.path(), &["inspect", "--json", &shipped("pii-guard")]);
+    assert!(good, "{said}");
+    let report: Value = serde_json::from_str(&said).unwrap();
+    let bytes = std::fs::read(shipped("pii-guard")).unwrap();
+    let sum = Command::new("sha256sum").arg(shipped("pii-guard")).output().unwrap();
+    let sum = String::from_utf8(sum.stdout).unwrap();
+    assert_eq!(report["digest"], format!("sha256:{}", sum.split(' ').next().unwrap()));
+    assert_eq!((&report["size_bytes"], &report["name"]), (&bytes.len().into(), &"pii-guard".into()));
+}
+
+/// Those that need no grant in one line, the others with what grants them; in JSON all of them.
+#[test]
+fn inspect_names_all_imports() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, free, granted) in [
+        ("calculator", "log, types", &[][..]),
+        ("folder-retriever", "clock, log, metrics, types", &["documents", "kv"]),
+        ("semantic-cache", "log, metrics, types", &["kv", "models", "vectors"]),
+    ] {
+        let (good, said) = plugin(folder.path(), &["inspect", &shipped(name)]);
+        assert!(good && said.contains(&format!("\nimports        {free}\n")), "{said}");
+        let needs = said.lines().filter_map(|line| line.strip_prefix("needs a grant  ")?.split(':').next());
+        assert_eq!(needs.collect::<Vec<_>>(), granted, "{name}");
+        let (_, said) = plugin(folder.path(), &["inspect", "--json", &shipped(name)]);
+        let report: Value = serde_json::from_str(&said).unwrap();
+        let imports = report["imports"].as_array().unwrap().iter().map(|import| import["interface"].as_str().unwrap());
+        let mut expected: Vec<&str> = free.split(", ").chain(granted.iter().copied()).collect();
+        expected.sort_unstable();
+        let expected = expected.iter().map(|name| format!("tidegate:plugin/{name}@0.1.0"));
+        assert_eq!(imports.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{name}");
+    }
+}
+
+#[test]
+fn inspect_says_in_words_what_it_says_in_json() {
+    let folder = tempfile::tempdir().unwrap();
+    for (component, parts) in [
+        (guest("watches"), ["at most 4096 bytes of a stream; a server gives 512, more needs", "metrics        none"]),
+        (guest("honest"), ["withholds      at most 64 bytes of a stream\n", "metrics        told\n"]),
+        (
+            shipped("pii-guard"),
+            [
+                "not asked      about text of letters, other letters, digits, ",
+                ", as its 32 states say, of which at most 19 bytes wait",
+            ],
+        ),
+        (shipped("semantic-router"), ["metrics        embedded, routed, unsure\n", "needs a grant  models: "]),
+    ] {
+        let (good, said) = plugin(folder.path(), &["inspect", &component]);
+        assert!(good && parts.iter().all(|part| said.contains(part)), "{parts:?}: {said}");
+    }
+}
+
+#[test]
+fn inspect_refuses_what_is_no_plugin() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("module.wasm"), b"\0asm\x01\0\0\0").unwrap();
+    let (good, said) = plugin(folder.path(), &["inspect", "module.wasm"]);
+    assert!(!good && said.contains("core module"), "{said}");
+    let (good, said) = plugin(folder.path(), &["inspect", "nothing.wasm"]);
+    assert!(!good && said.contains("cannot read nothing.wasm"), "{said}");
+}
