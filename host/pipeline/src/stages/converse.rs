@@ -2,6 +2,7 @@
 
 mod calls;
 mod pieces;
+mod speech;
 
 use crate::account::{Findings, Record};
 use crate::chat::Pipeline;
@@ -9,17 +10,14 @@ use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::source::{Source, SourceEvent};
 use crate::stage::Stage;
 use crate::stages::Started;
-use crate::stages::ask_guard::Asking;
 use crate::stages::echo::Echo;
 use crate::stages::reads::Reads;
-use crate::stages::screen_answer::{self, HeldAnswer};
-use crate::stages::screen_output::{OutputScreen, Piece, Taken};
+use crate::stages::screen_answer::HeldAnswer;
+use crate::stages::screen_output::OutputScreen;
 use crate::stages::start::TurnPlan;
-use crate::states::Request;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
-use tidegate_sandbox::stage::Channel;
-use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Part, Reject, RejectKind, TextLogprob, ToolCall, Usage};
+use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Part, Reject, RejectKind, ToolCall, Usage};
 
 /// Says how many messages of a history the model did not see.
 const LEFT_OUT: &str = "x-tidegate-left-out";
@@ -119,12 +117,6 @@ impl Drop for Conversation {
 fn too_many_turns(limit: u32) -> Reject {
     let message = format!("the model called tools in more than {limit} turns, this server's limit");
     Reject::new(RejectKind::Internal, Fault::Operator, message).code("tool_loop")
-}
-
-/// Text of a turn's answer, for the guards; `ending` says that it is the last.
-fn asking<'a>(turn: &'a TurnPlan, choice: u32, channel: &'a Channel, ending: Option<&'a str>) -> Asking<'a> {
-    let Request { cx, chat, .. } = &*turn.request;
-    Asking { cx, streaming: chat.stream, choice, channel, ending }
 }
 
 /// What a turn left to do.
@@ -268,66 +260,6 @@ impl Conversation {
         counted.is_some()
     }
 
-    /// Repeats the prompt before a choice that begins, where that is asked; true when a guard halts the answer.
-    async fn repeat(&mut self, choice: u32) -> Result<bool, Reject> {
-        for text in self.echo.as_mut().map(|echo| echo.begin(choice)).unwrap_or_default() {
-            if let Some(held) = &mut self.held {
-                held.echoes(text.len());
-            }
-            if self.say(choice, DeltaKind::Text { text, logprobs: Vec::new() }, Vec::new(), None).await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Whether the answer begins behind reasoning of which some may wait: it leaves first, in the order in which it was said.
-    fn ends_reasoning(&self, choice: u32, kind: &DeltaKind) -> bool {
-        let begins = match kind {
-            DeltaKind::Text { text, .. } | DeltaKind::Refusal(text) => !text.is_empty(),
-            _ => false,
-        };
-        begins && self.screen.holds(choice, &Channel::Reasoning)
-    }
-
-    /// Lets the guards judge what they hold of the reasoning; true when one halts the answer. The answer does not end the other
-    /// way round: who reads it joins what comes behind more reasoning to it.
-    async fn end_reasoning(&mut self, choice: u32) -> Result<bool, Reject> {
-        let ending = Some(FinishReason::Stop.as_str());
-        self.say(choice, DeltaKind::Reasoning(String::new()), Vec::new(), ending).await
-    }
-
-    /// Judges text, with `more` that came together with it, and lets it out; true when a guard halts the answer.
-    async fn say(
-        &mut self,
-        choice: u32,
-        kind: DeltaKind,
-        more: Vec<Piece>,
-        ending: Option<&str>,
-    ) -> Result<bool, Reject> {
-        let (channel, text, logprobs) = match kind {
-            DeltaKind::Text { text, logprobs } => (Channel::Text, text, logprobs),
-            DeltaKind::Reasoning(text) => (Channel::Reasoning, text, Vec::new()),
-            DeltaKind::Refusal(text) => (Channel::Refusal, text, Vec::new()),
-            DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => return Ok(false),
-        };
-        let (guards, asking) = (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &channel, ending));
-        let judged = match self.screen.take(guards, asking, Piece { text, logprobs }, more)? {
-            Taken::Judged(judged) => judged,
-            // What a call needs is made where that of the last call of any stream was, and not among what this answer keeps,
-            // which is cold whenever its events pause. `Box::pin` would make it on the stack and copy it (`docs/decisions/0026`).
-            Taken::Waits(place) => {
-                let called = Box::write(Box::new_uninit(), self.screen.ask(guards, asking, place));
-                Box::into_pin(called).await?
-            }
-        };
-        let halted = judged.halted;
-        for Piece { text, logprobs } in judged.pieces() {
-            self.emit_text(choice, &channel, text, logprobs).await;
-        }
-        Ok(halted)
-    }
-
     /// Ends a choice: lets the guards judge what they hold, then its tool calls. Gives the calls that the
     /// server shall run.
     async fn finish(
@@ -369,32 +301,6 @@ impl Conversation {
         }
         self.emit(choice, DeltaKind::Finish(reason)).await;
         Ok(Vec::new())
-    }
-
-    async fn emit_text(&mut self, choice: u32, channel: &Channel, text: String, logprobs: Vec<TextLogprob>) {
-        let kind = match channel {
-            Channel::Reasoning => DeltaKind::Reasoning(text),
-            Channel::Refusal => DeltaKind::Refusal(text),
-            Channel::Text | Channel::ToolArguments(_) => DeltaKind::Text { text, logprobs },
-        };
-        self.emit(choice, kind).await;
-    }
-
-    async fn emit(&mut self, choice: u32, kind: DeltaKind) {
-        if let Some(spoken) = self.spoken.as_mut().filter(|_| choice == 0) {
-            screen_answer::add(spoken, &kind);
-        }
-        if let Some(held) = &mut self.held {
-            held.push(Delta { choice, kind });
-            return;
-        }
-        match &kind {
-            DeltaKind::Finish(FinishReason::ContentFilter) => self.said = None,
-            DeltaKind::Finish(reason) if choice == 0 => self.finish = Some(*reason),
-            DeltaKind::Text { text, .. } if choice == 0 => self.said.iter_mut().for_each(|said| said.push_str(text)),
-            _ => {}
-        }
-        self.out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
     }
 }
 

@@ -1,7 +1,8 @@
 //! Tool calls of a turn at the stream guards: what of them a model words itself is judged before anybody sees it. That is the
 //! arguments, and a name that nobody has offered; the id is of the server that answers, and leaves as it is.
 
-use super::{Conversation, asking};
+use super::Conversation;
+use super::speech::asking;
 use crate::stages::screen_output::Piece;
 use crate::stages::start::TurnPlan;
 use tidegate_sandbox::stage::Channel;
