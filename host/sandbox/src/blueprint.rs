@@ -6,6 +6,7 @@ use crate::config::Fixed;
 use crate::registry::{Registry, Work};
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
+use crate::ticker::Clock;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +34,8 @@ pub(crate) struct Blueprint {
     /// Whether the descriptor says that the plugin refers to secrets.
     pub(crate) declares_secrets: bool,
     pub(crate) configure_cpu: Duration,
+    /// Of its guests' CPU time.
+    pub(crate) clock: Clock,
     pub(crate) work: Work,
     /// All tenants share the instances.
     pub(crate) shared: bool,

@@ -185,6 +185,7 @@ pub(crate) fn blueprint(
         metrics: Vec::new(),
         declares_secrets: false,
         configure_cpu: core.config.configure_cpu,
+        clock: core.ticker.clock().clone(),
         work: Work::Compute,
         shared: spec.shared,
         is_configured: false,

@@ -5,7 +5,7 @@
 //! than half of the limit, for who lacked a processor has used none; where it ends with a wait for the host it is free. What others do while it yields is theirs, but for [`SWITCH`]; what the
 //! host does for it is the guest's until that waits for the first time, or all of it ([`CpuMeter::working`]).
 
-use crate::ticker::{LONGEST_LOOK, TICK};
+use crate::ticker::{Clock, LONGEST_LOOK, Paused, TICK};
 use cpu_time::ThreadTime;
 use std::future::Future;
 use std::pin::Pin;
@@ -26,6 +26,7 @@ pub(crate) struct CpuMeter {
     limit: Duration,
     waited: bool,
     since: Arc<Since>,
+    clock: Clock,
 }
 
 /// What the thread's clock said when the guest got the thread. Shared with the future in which the guest yields.
@@ -42,8 +43,9 @@ pub(crate) struct CpuSpent;
 
 impl CpuMeter {
     /// Without any time.
-    pub(crate) fn new() -> Self {
-        Self { began: None, used: Duration::ZERO, limit: Duration::ZERO, waited: false, since: Arc::default() }
+    pub(crate) fn new(clock: Clock) -> Self {
+        let (used, limit) = (Duration::ZERO, Duration::ZERO);
+        Self { began: None, used, limit, waited: false, since: Arc::default(), clock }
     }
 
     /// Starts a call at `now` with this much time.
@@ -59,11 +61,12 @@ impl CpuMeter {
         let has_waited = std::mem::take(&mut self.waited);
         let until_now = |began: Instant| began.elapsed().min(LONGEST_LOOK).min(self.limit / 2);
         self.used += self.began.take().map_or(Duration::ZERO, until_now);
-        self.used += self.since.passed(now, if has_waited { Duration::ZERO } else { TICK });
+        let ran = self.since.passed(now, if has_waited { Duration::ZERO } else { TICK });
+        self.used += ran;
         if self.used >= self.limit {
             return Err(CpuSpent.into());
         }
-        if has_waited {
+        if has_waited && ran < TICK {
             // The epochs passed while the guest waited for the host: others had the thread then.
             self.since.note(now);
             return Ok(UpdateDeadline::Continue(1));
@@ -90,16 +93,18 @@ impl CpuMeter {
     /// here, or a guest that waits more often than epochs end would use none.
     pub(crate) async fn waiting<F: Future>(&mut self, work: F) -> F::Output {
         let mut work = std::pin::pin!(work);
-        let mut waits = false;
+        let mut waits = None;
         let output = std::future::poll_fn(|context| {
             let polled = work.as_mut().poll(context);
-            if polled.is_pending() && !std::mem::replace(&mut waits, true) {
+            if polled.is_pending() && waits.is_none() {
                 self.leave();
+                waits = Some(self.pause());
             }
             polled
         })
         .await;
-        if waits {
+        if let Some(paused) = waits {
+            drop(paused);
             // Its thread may be another.
             self.since.note(thread_time());
         }
@@ -126,6 +131,12 @@ impl CpuMeter {
             polled.map(Ok)
         })
         .await
+    }
+
+    /// No epoch has to end for a guest that waits, but where it could be over its limit before it is seen to run again.
+    fn pause(&self) -> Option<Paused> {
+        let left = self.limit.saturating_sub(self.used);
+        (left > self.clock.longest_look()).then(|| self.clock.pause())
     }
 
     /// The guest leaves its thread to others.
@@ -164,6 +175,9 @@ fn thread_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ticker::tests::{seen, still};
+    use futures_util::poll;
+    use std::pin::pin;
 
     /// An epoch ends, and what the guest does then is done; says whether it may go on.
     async fn goes_on(meter: &mut CpuMeter) -> bool {
@@ -184,7 +198,7 @@ mod tests {
     }
 
     fn metered(limit: Duration) -> CpuMeter {
-        let mut meter = CpuMeter::new();
+        let mut meter = CpuMeter::new(still());
         meter.restart(limit, Instant::now());
         meter
     }
@@ -204,7 +218,7 @@ mod tests {
     #[tokio::test]
     async fn what_passes_until_somebody_looks_counts_and_no_more_than_a_look_takes() {
         let begun = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
-        let mut meter = CpuMeter::new();
+        let mut meter = CpuMeter::new(still());
         for (limit, counted) in [(4, LONGEST_LOOK), (1, LONGEST_LOOK / 2)] {
             meter.restart(LONGEST_LOOK * limit, begun);
             assert!(goes_on(&mut meter).await, "it may have lacked a processor");
@@ -309,5 +323,35 @@ mod tests {
         assert!(goes_on(&mut meter).await);
         spin(Duration::from_millis(100));
         assert!(!goes_on(&mut meter).await);
+    }
+
+    /// Hundreds may wait for a service at once; a thread that wakes each millisecond because of them does so for nothing.
+    #[tokio::test]
+    async fn no_epoch_ends_for_who_waits_unless_little_is_left_of_its_time() {
+        for (left, while_it_waits) in [(LONGEST_LOOK * 2, 0), (LONGEST_LOOK, 1)] {
+            let clock = still();
+            let _running = clock.running();
+            let mut meter = CpuMeter::new(clock.clone());
+            meter.restart(left, Instant::now());
+            {
+                let mut waiting = pin!(wait(&mut meter));
+                assert!(poll!(&mut waiting).is_pending());
+                assert_eq!(seen(&clock), while_it_waits);
+                waiting.await;
+                assert_eq!(seen(&clock), 1, "it runs again");
+            }
+            assert!(poll!(pin!(wait(&mut meter))).is_pending());
+            assert_eq!(seen(&clock), 1, "nobody waits for its end any more");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_runs_for_an_epoch_after_a_wait_lets_others_have_its_thread() {
+        let mut meter = metered(Duration::from_secs(1));
+        wait(&mut meter).await;
+        assert!(matches!(meter.tick(), Ok(UpdateDeadline::Continue(1))), "others have just had it");
+        wait(&mut meter).await;
+        spin(TICK * 2);
+        assert!(matches!(meter.tick(), Ok(UpdateDeadline::YieldCustom(1, _))));
     }
 }

@@ -62,8 +62,8 @@ impl Plugin {
         let stages = blueprint.stages.kinds();
         let pools = Arc::default();
         core.registry.enroll(&pools);
-        core.ticker.clock().look_in_time_for(blueprint.least_cpu());
-        let makings = Arc::new(Makings::new(core.ticker.clock().clone()));
+        blueprint.clock.look_in_time_for(blueprint.least_cpu());
+        let makings = Arc::default();
         let (everyone, most_cpu_ns) = (TenantId::new("*"), AtomicU64::new(0));
         Self { core, blueprint, descriptor, stages, capabilities, pools, makings, everyone, most_cpu_ns }
     }
@@ -146,7 +146,7 @@ impl Plugin {
         let namespace = Namespace::of_tenant(self.blueprint.name.clone(), nobody.clone());
         let (kv, registry) = (self.core.config.kv.clone(), self.core.registry.clone());
         let _trial = self.core.trials.acquire().await;
-        let _running = self.core.ticker.clock().running();
+        let _running = self.blueprint.clock.running();
         let state = self.blueprint.serving_state(namespace, kv, registry, nobody);
         Instance::configured(state, None).await.map(|_| ())
     }
@@ -247,9 +247,9 @@ impl Plugin {
         let wall = ctx.deadline.min(self.blueprint.limits.wall);
         let began = ctx.began.unwrap_or_else(Instant::now);
         let until = began + wall;
-        let _running = self.core.ticker.clock().running();
         let retention = retention::<C>(ctx);
         let mut lease = pool.lease(&ctx.caller.tenant, until).await?;
+        let _running = self.blueprint.clock.running();
         let until = until + lease.made_in;
         let entered = if lease.is_late { Instant::now() } else { began };
         let left = if lease.is_late { until.saturating_duration_since(entered) } else { wall };

@@ -60,12 +60,12 @@ impl HostState {
     ) -> Self {
         let owner = share_of(tenant.clone());
         let memory = MemoryAccount { limit: blueprint.limits.memory_bytes, held: 0, denied: None, registry, owner };
-        let log = LogBudget::new(blueprint.limits.log_bytes);
+        let (log, meter) = (LogBudget::new(blueprint.limits.log_bytes), CpuMeter::new(blueprint.clock.clone()));
         Self {
             blueprint,
             namespace,
             kv,
-            meter: CpuMeter::new(),
+            meter,
             memory,
             log,
             meters: Meters::default(),

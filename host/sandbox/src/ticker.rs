@@ -54,6 +54,15 @@ impl Default for Shared {
 /// A guest runs while this lives.
 pub(crate) struct Running<'a>(&'a Shared);
 
+/// A guest that is [`Running`] waits for the host while this lives: for it alone no epoch ends.
+pub(crate) struct Paused(Clock);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.0.enter();
+    }
+}
+
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
@@ -86,12 +95,28 @@ impl Clock {
 
     /// To be held around each entry into a guest: without it no epoch ends, and no CPU limit holds.
     pub(crate) fn running(&self) -> Running<'_> {
+        self.enter();
+        Running(&self.0)
+    }
+
+    /// To be held where a guest that is [`Self::running`] waits, and dropped before it goes on. It is seen as late then as one
+    /// that was called: up to [`Self::longest_look`].
+    pub(crate) fn pause(&self) -> Paused {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        Paused(self.clone())
+    }
+
+    /// The longest that a guest runs before it is seen.
+    pub(crate) fn longest_look(&self) -> Duration {
+        Duration::from_millis(self.0.longest_look.load(Ordering::Relaxed))
+    }
+
+    fn enter(&self) {
         // SeqCst, here and where the thread parks: either this sees `parked`, or the thread sees `running`.
         self.0.running.fetch_add(1, Ordering::SeqCst);
         if self.0.parked.load(Ordering::SeqCst) && self.0.parked.swap(false, Ordering::SeqCst) {
             self.0.wake();
         }
-        Running(&self.0)
     }
 }
 
@@ -184,8 +209,18 @@ fn park(shared: &Shared) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A clock that no thread looks after.
+    pub(crate) fn still() -> Clock {
+        Clock(Arc::default())
+    }
+
+    /// Guests that it sees.
+    pub(crate) fn seen(clock: &Clock) -> usize {
+        clock.0.running.load(Ordering::SeqCst)
+    }
 
     #[test]
     fn it_ticks_while_a_guest_is_seen_looks_less_often_while_none_is_and_sleeps_when_none_is_called() {
@@ -208,10 +243,10 @@ mod tests {
 
     #[test]
     fn the_shortest_limit_says_how_often_it_is_looked_and_no_later_one_less_often() {
-        let clock = Clock(Arc::default());
+        let clock = still();
         let looks = |ms| {
             clock.look_in_time_for(Duration::from_millis(ms));
-            clock.0.longest_look.load(Ordering::Relaxed)
+            clock.longest_look().as_millis()
         };
         assert_eq!([1_000, 100, 40, 100, 1].map(looks), [16, 16, 10, 10, 4]);
         assert_eq!(looks(u64::MAX), 4);

@@ -12,7 +12,6 @@ use crate::instance::Instance;
 use crate::lane::Count;
 use crate::slots::Slot;
 use crate::stage::CallError;
-use crate::ticker::Clock;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
@@ -27,8 +26,8 @@ use tokio::task::JoinSet;
 type Make = Pin<Box<dyn Future<Output = Result<Box<Instance>, CallError>> + Send>>;
 
 /// The tasks of one plugin. Dropping it ends them.
+#[derive(Default)]
 pub(crate) struct Makings {
-    clock: Clock,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -47,19 +46,14 @@ struct Making<'p> {
 struct Turn(Arc<Pool>);
 
 impl Makings {
-    pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, tasks: Mutex::default() }
-    }
-
     fn start(&self, runtime: &Handle, turn: Turn, make: Make) {
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
-        tasks.spawn_on(see_through(self.clock.clone(), turn, make), runtime);
+        tasks.spawn_on(see_through(turn, make), runtime);
     }
 }
 
-async fn see_through(clock: Clock, turn: Turn, make: Make) {
-    let _running = clock.running();
+async fn see_through(turn: Turn, make: Make) {
     match make.await {
         Ok(instance) => turn.0.hand_on(instance, Instant::now()),
         Err(error) => {
@@ -130,8 +124,12 @@ impl Pool {
 
     fn make(&self, slot: Slot) -> Make {
         let (kv, registry, tenant) = (self.kv.clone(), self.registry.clone(), self.share.tenant.clone());
-        let state = self.blueprint.serving_state(self.namespace.clone(), kv, registry, tenant);
-        Box::pin(async { Instance::configured(state, Some(slot)).await.map(Box::new) })
+        let (clock, namespace) = (self.blueprint.clock.clone(), self.namespace.clone());
+        let state = self.blueprint.serving_state(namespace, kv, registry, tenant);
+        Box::pin(async move {
+            let _running = clock.running();
+            Instance::configured(state, Some(slot)).await.map(Box::new)
+        })
     }
 
     /// The instance that is made in a task, where no other call waits for it.
