@@ -93,7 +93,9 @@ pub(crate) fn of_plugin(plugin: &str, error: wit::Error) -> CallError {
 
 fn explain(trap: Trap) -> String {
     let hint = match trap {
-        Trap::UnreachableCodeReached => " (a panic or an abort; the plugin's log may say why)",
+        Trap::UnreachableCodeReached => {
+            " (a panic, an abort, or what a script answered is not as `wit/` has it; the plugin's log may say why)"
+        }
         Trap::MemoryOutOfBounds | Trap::StackOverflow => " (a stray pointer or too deep a recursion)",
         _ => "",
     };
