@@ -43,6 +43,12 @@ impl LengthBounds {
         self.context.map_or(model, |bound| bound.tokens.min(model)) as usize
     }
 
+    /// The same where the model may not say for how many it was made, which is 0; `None` where nothing else bounds it.
+    pub(crate) fn window(&self, model: u32) -> Option<u32> {
+        let bound = self.context.map(|bound| bound.tokens);
+        bound.into_iter().chain((model > 0).then_some(model)).min()
+    }
+
     /// Refuses a request that asks for a longer answer than it may get: a shorter one than asked for would be a surprise.
     pub(crate) fn check_output(&self, chat: &Chat) -> Result<(), Reject> {
         let (Some(asked), Some(Bound { tokens, of })) = (chat.max_tokens, self.output) else { return Ok(()) };

@@ -1,12 +1,15 @@
 //! How often and how much callers may ask, and what a key is for.
 
+use crate::conversations::{Keeping, send};
+use crate::talk::said;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::Request;
+use hyper::{Method, Request};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tidegate::config::Config;
 use tidegate_tests::stalling::Stalling;
+use tidegate_tests::stand_in::StandIn;
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 
 /// A key `tg-NAME`, with more lines of its entry.
@@ -221,6 +224,35 @@ async fn requests_longer_than_a_caller_may_ask_for_are_refused_by_name() {
     let short = chat(&gateway, "ann", json!({"messages": ask("Tell me a story about a fox.")["messages"]})).await;
     assert_eq!(short.json()["choices"][0]["finish_reason"], "length");
     assert_eq!(short.json()["usage"]["completion_tokens"], 8);
+}
+
+/// What a history is shortened to is the smaller of what its caller may ask and what the model takes, which an upstream may not
+/// say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_is_shortened_to_what_its_caller_may_ask() {
+    let remote = StandIn::start(|_, body| said(body, "Yes.")).await;
+    let models = format!("{SMALL}{}{}", models(&["own"], ""), remote.model("remote"));
+    let ann = key("ann", "limits = { max_context_tokens = 300, max_output_tokens = 20 }");
+    let keeping = Keeping::start(&format!("{models}{ann}[pipeline]\n")).await;
+    let post = async |path: &str, body: Value| {
+        let answer = send(&keeping.gateway, Method::POST, path, "tg-ann", Some(&body)).await;
+        assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
+        answer.json()
+    };
+    let id = post("/v1/conversations", json!({})).await["id"].as_str().unwrap().to_owned();
+    let filler = "one two three four five six seven eight nine ten. ".repeat(4);
+    for _ in 0..10 {
+        let pair = json!([{"role": "user", "content": filler}, {"role": "assistant", "content": filler}]);
+        post(&format!("/v1/conversations/{id}/items"), json!({"items": pair})).await;
+    }
+    for model in ["own", "remote"] {
+        let asked =
+            json!({"model": model, "input": "Is it?", "conversation": id, "truncation": "auto", "store": false});
+        let answer = post("/v1/responses", asked).await;
+        let left_out = answer["context"]["left_out"].as_u64().unwrap();
+        // Of 300 tokens 20 are the answer's, at most; a message has about 50.
+        assert!((12..20).contains(&left_out), "{model}: {left_out}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

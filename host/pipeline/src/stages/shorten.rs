@@ -1,9 +1,11 @@
-//! Leaves out the oldest turns of a history that does not fit the model; a summary stands for them, where there is one.
+//! Leaves out the oldest turns of a history that does not fit the model, or what its caller may ask of it; a summary stands
+//! for them, where there is one.
 //! Never in silence: the reply says how many messages, and for how many of them it has a summary.
 //!
 //! A history may be megabytes long. It is counted to its end once; from then on what a byte of it costs is known, and what is
 //! still too long is counted no further than is needed to see that.
 
+use crate::bounds::LengthBounds;
 use crate::chat::Pipeline;
 use crate::estimate::{rendered_bytes, text_bytes};
 use crate::models::Model;
@@ -19,7 +21,7 @@ use tidegate_types::{Chat, Message, Provenance, Reject, Role, ToolDef, Transcrip
 const ANSWER_SHARE: u32 = 8;
 
 impl Pipeline {
-    /// Shortens a request's history until it fits `model`. Where something is left out, what stands for it is put in
+    /// Shortens a request's history until it fits `model` and its `bounds`. Where something is left out, what stands for it is put in
     /// front, screened as all text from outside. Counting the tokens of a long history takes its time, and no other
     /// request's.
     pub(super) async fn shortened(
@@ -27,9 +29,10 @@ impl Pipeline {
         model: &Arc<Model>,
         mut request: Box<Request>,
         tools: &[ServerTool],
+        bounds: LengthBounds,
     ) -> Result<Box<Request>, Reject> {
         let defs: Arc<[ToolDef]> = tools.iter().map(|tool| tool.def.clone()).collect();
-        let mut counts = Counts { room: room(model, &request.chat), cost: None };
+        let mut counts = Counts { room: room(model.context_tokens, bounds, &request.chat), cost: None };
         if request.summary.is_some() {
             let model = Arc::clone(model);
             let counting = aside(request, Arc::clone(&defs), move |request, defs, waiting| {
@@ -97,11 +100,14 @@ fn is_summary(message: &Message) -> bool {
     message.id == SUMMARY
 }
 
-/// Tokens for everything but the answer; `None` where an upstream does not say what it takes.
-fn room(model: &Model, chat: &Chat) -> Option<usize> {
-    let window = model.context_tokens;
-    let answer = chat.max_tokens.unwrap_or(window / ANSWER_SHARE).min(window / 2);
-    (window > 0).then_some((window - answer) as usize)
+/// Tokens for everything but the answer, by a model that was made for so many; `None` where neither it, as an upstream that
+/// does not say what it takes, nor a bound says how many there are.
+fn room(model: u32, bounds: LengthBounds, chat: &Chat) -> Option<usize> {
+    let window = bounds.window(model)?;
+    let most = bounds.output.map_or(window / 2, |bound| bound.tokens.min(window / 2));
+    // A bound leaves one to the answer at least.
+    let answer = chat.max_tokens.unwrap_or(window / ANSWER_SHARE).min(most).max(1);
+    Some(window.saturating_sub(answer) as usize)
 }
 
 /// What the counts of one prompt, as it becomes shorter, have said of it.
@@ -192,6 +198,27 @@ fn leave_out(messages: &mut Vec<Message>, turn: std::ops::Range<usize>) -> Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_types::Quota;
+
+    #[test]
+    fn there_is_room_for_what_fits_the_model_and_every_bound() {
+        let bounds = |max_context_tokens, max_output_tokens| {
+            LengthBounds::of_model(&Quota { max_context_tokens, max_output_tokens, ..Quota::default() })
+        };
+        for (model, (context, output), asked, expected) in [
+            (800, (None, None), None, Some(700)),
+            (800, (None, None), Some(1000), Some(400)),
+            (800, (Some(80), None), None, Some(70)),
+            (800, (Some(8000), Some(20)), None, Some(780)),
+            (800, (None, Some(20)), Some(500), Some(780)),
+            (0, (None, Some(20)), None, None),
+            (0, (Some(80), None), Some(0), Some(79)),
+            (0, (Some(1), None), None, Some(0)),
+        ] {
+            let chat = Chat { max_tokens: asked, ..Chat::new("m", Vec::new()) };
+            assert_eq!(room(model, bounds(context, output), &chat), expected, "{model} {context:?} {output:?}");
+        }
+    }
 
     #[test]
     fn whole_turns_go_and_what_is_pinned_stays() {

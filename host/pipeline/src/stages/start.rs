@@ -49,7 +49,8 @@ impl Pipeline {
                 request = self.settled(request).await?;
             }
             if request.may_shorten {
-                request = Box::pin(self.shortened(&model, request, &tools)).await?;
+                let bounds = length_bounds(&model, &request);
+                request = Box::pin(self.shortened(&model, request, &tools, bounds)).await?;
             }
             let mut findings = Vec::new();
             let begun = self.begin(&model, &request, &tools, &seeds, &mut findings).await;
