@@ -8,9 +8,9 @@ use tidegate_ledger::Ledger;
 use tidegate_pipeline::ask::{Asked, Asking};
 use tidegate_pipeline::{Gate, Models, RequestContext};
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, Labels, ModelAsk, ModelReply, ModelService};
-use tidegate_types::{Chat, Message, Reject, RejectKind, Retention, ToolChoice};
+use tidegate_types::{Chat, Message, Quota, Reject, RejectKind, Retention, ToolChoice};
 
-/// Tokens of an answer where the plugin gives no bound.
+/// Tokens of an answer where neither the plugin nor the model has a bound.
 const MAX_TOKENS: u32 = 1024;
 
 /// Answers for the models that run.
@@ -50,8 +50,10 @@ impl ModelService for PluginModels {
     ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
         Box::pin(async move {
             let (model, cx) = behalf(ask)?;
-            let chat = Arc::new(chat(&model, messages, params)?);
-            let asked = self.asking(&model, &cx)?.complete(&chat).await.map_err(failure)?;
+            let mut chat = chat(&model, messages, params)?;
+            let asking = self.asking(&model, &cx)?;
+            chat.max_tokens.get_or_insert(unasked_tokens(&asking.model.quota.load()));
+            let asked = asking.complete(&Arc::new(chat)).await.map_err(failure)?;
             let Asked { text, finish, usage } = asked;
             Ok(ModelReply { text, finish_reason: finish.as_str().into(), usage: usage.unwrap_or_default() })
         })
@@ -130,7 +132,6 @@ pub(crate) fn chat(model: &str, messages: Vec<Message>, params: Map<String, Valu
     let mut chat = Chat {
         tool_choice: ToolChoice::None,
         parallel_tool_calls: Some(false),
-        max_tokens: Some(MAX_TOKENS),
         stream: true,
         ..Chat::new(model, messages)
     };
@@ -149,6 +150,11 @@ pub(crate) fn chat(model: &str, messages: Vec<Message>, params: Map<String, Valu
         }
     }
     Ok(chat)
+}
+
+/// Tokens of an answer for which the plugin gives no bound: never more than the model gives, which would be refused.
+fn unasked_tokens(model: &Quota) -> u32 {
+    model.max_output_tokens.map_or(MAX_TOKENS, |most| most.min(MAX_TOKENS))
 }
 
 fn count(value: &Value) -> Option<u32> {
@@ -198,6 +204,14 @@ mod tests {
         let (caller, request_id) = (Arc::new(tidegate_types::Caller::local()), tidegate_types::RequestId::new("r"));
         let ask = ModelAsk { model: "m".into(), caller, request_id, hops: 3, until: Instant::now() };
         assert_eq!(behalf(ask).unwrap().1.hops, 3);
+    }
+
+    #[test]
+    fn a_plugin_without_a_bound_gets_no_longer_answer_than_the_model_gives() {
+        assert_eq!(with(json!({})).unwrap().max_tokens, None);
+        for (most, expected) in [(Some(512), 512), (Some(4096), 1024), (None, 1024)] {
+            assert_eq!(unasked_tokens(&Quota { max_output_tokens: most, ..Quota::default() }), expected);
+        }
     }
 
     #[test]
