@@ -212,7 +212,8 @@ async fn requests_longer_than_a_caller_may_ask_for_are_refused_by_name() {
     let gateway = start(&format!("{ann}{}", Stalling::start().await.model.replace("slow", "remote"))).await;
     let model = json!({"model": "remote"});
     let refused = chat(&gateway, "ann", json!({"model": "remote", "max_tokens": 9})).await;
-    assert_eq!((refused.status, refused.error().1), (400, json!("max_tokens")));
+    let (_, param, code) = refused.error();
+    assert_eq!((refused.status, param, code), (400, json!("max_tokens"), json!("max_tokens_exceeded")));
     assert!(refused.error().0.contains("the limit of this key is 8"), "{:?}", refused.error());
     let long = ask(&"word ".repeat(60))["messages"].clone();
     let refused = chat(&gateway, "ann", json!({"model": "remote", "messages": long})).await;
