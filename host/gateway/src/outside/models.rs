@@ -178,7 +178,8 @@ fn stops(value: &Value) -> Option<Vec<String>> {
 fn failure(reject: Reject) -> CapabilityError {
     let Reject { kind, code, message, .. } = reject;
     match kind {
-        _ if code.as_deref() == Some("unsupported_model") => CapabilityError::Unsupported(message),
+        // A model, a part of a message, a parameter.
+        _ if code.is_some_and(|code| code.starts_with("unsupported_")) => CapabilityError::Unsupported(message),
         RejectKind::UpstreamTimeout => CapabilityError::Timeout(message),
         RejectKind::Unavailable | RejectKind::RateLimited | RejectKind::BadUpstream | RejectKind::Internal => {
             CapabilityError::Unavailable(message)
@@ -212,6 +213,16 @@ mod tests {
         for (most, expected) in [(Some(512), 512), (Some(4096), 1024), (None, 1024)] {
             assert_eq!(unasked_tokens(&Quota { max_output_tokens: most, ..Quota::default() }), expected);
         }
+    }
+
+    #[test]
+    fn whatever_a_model_cannot_do_is_unsupported() {
+        for code in ["unsupported_model", "unsupported_content", "unsupported_parameter"] {
+            let error = failure(Reject::invalid("messages[0]", "it reads text only").code(code));
+            assert!(matches!(error, CapabilityError::Unsupported(_)), "{code}: {error:?}");
+        }
+        let error = failure(Reject::invalid("messages[0]", "it is empty").code("invalid_value"));
+        assert!(matches!(error, CapabilityError::Invalid(_)), "{error:?}");
     }
 
     #[test]
