@@ -138,13 +138,14 @@ pub(crate) fn chat(model: &str, messages: Vec<Message>, params: Map<String, Valu
     if chat.messages.is_empty() {
         return Err(CapabilityError::Invalid("there are no messages".into()));
     }
-    for (name, value) in params {
+    // As in OpenAI's API, null is what was not given.
+    for (name, value) in params.into_iter().filter(|(_, value)| !value.is_null()) {
         let bad = || CapabilityError::Invalid(format!("`{name}` cannot be {value}"));
         match name.as_str() {
             "max_tokens" => chat.max_tokens = Some(count(&value).filter(|tokens| *tokens > 0).ok_or_else(bad)?),
             "temperature" => chat.sampling.temperature = Some(number(&value, 0.0, 2.0).ok_or_else(bad)?),
             "top_p" => chat.sampling.top_p = Some(number(&value, 0.0, 1.0).ok_or_else(bad)?),
-            "seed" => chat.sampling.seed = Some(value.as_u64().ok_or_else(bad)?),
+            "seed" => chat.sampling.seed = Some(value.as_i64().ok_or_else(bad)? as u64),
             "stop" => chat.stop = stops(&value).ok_or_else(bad)?,
             _ => return Err(CapabilityError::Invalid(format!("there is no parameter `{}`", name.escape_debug()))),
         }
@@ -162,7 +163,10 @@ fn count(value: &Value) -> Option<u32> {
 }
 
 fn number(value: &Value, least: f64, most: f64) -> Option<f32> {
-    value.as_f64().filter(|number| (least..=most).contains(number)).map(|number| number as f32)
+    let number = value.as_f64().filter(|number| (least..=most).contains(number))?;
+    // A positive value must not become zero, which means something else, as of a caller's.
+    let narrow = number as f32;
+    Some(if narrow == 0.0 && number > 0.0 { f32::MIN_POSITIVE } else { narrow })
 }
 
 /// One string, or at most four.
@@ -229,7 +233,11 @@ mod tests {
     fn parameters_are_openais_and_others_are_refused() {
         let chat = with(json!({"max_tokens": 5, "temperature": 0.5, "seed": 7, "stop": "."})).unwrap();
         assert_eq!((chat.max_tokens, chat.sampling.seed, chat.stop), (Some(5), Some(7), vec![".".to_owned()]));
+        let chat = with(json!({"max_tokens": null, "stop": null, "seed": -1, "temperature": 1e-60})).unwrap();
+        assert_eq!((chat.max_tokens, chat.stop, chat.sampling.seed), (None, Vec::new(), Some(u64::MAX)));
+        assert!(chat.sampling.temperature.unwrap() > 0.0);
         for bad in [
+            json!({"seed": u64::MAX}),
             json!({"max_tokens": 0}),
             json!({"max_tokens": "5"}),
             json!({"temperature": 3}),
