@@ -101,6 +101,21 @@ pub enum TextError {
 impl TextError {
     /// True where the request is at fault (400), false where the model's folder is.
     pub fn is_callers(&self) -> bool {
-        !matches!(self, Self::Unreadable { .. } | Self::Malformed { .. } | Self::Unsupported { .. })
+        !matches!(
+            self,
+            // Any text has tokens: a tokenizer that finds none is not whole.
+            Self::Unreadable { .. } | Self::Malformed { .. } | Self::Unsupported { .. } | Self::Encode(_)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tokenizer_that_fails_is_not_the_callers_fault() {
+        assert!(!TextError::Encode("its description contradicts itself".into()).is_callers());
+        assert!(TextError::PrivateCharacters { limit: 9 }.is_callers());
     }
 }

@@ -259,12 +259,13 @@ fn refusal(form: Form, error: &TextError) -> Reject {
     if !error.is_callers() {
         return Reject::internal(Fault::Operator, error.to_string());
     }
-    let param = match (error, form) {
-        (TextError::ReservedArgument(_), _) => TEMPLATE_ARGS,
-        (_, Form::Chat) => "messages",
-        (_, Form::Completion { .. }) => "prompt",
+    let (param, code) = match (error, form) {
+        (TextError::ReservedArgument(_), _) => (TEMPLATE_ARGS, TEMPLATE_ERROR),
+        (_, Form::Chat) => ("messages", TEMPLATE_ERROR),
+        // No template lays it out.
+        (_, Form::Completion { .. }) => ("prompt", "invalid_value"),
     };
-    Reject::invalid(param, error.to_string()).code(TEMPLATE_ERROR)
+    Reject::invalid(param, error.to_string()).code(code)
 }
 
 /// Of a turn behind the server's own tools. What the caller sent was laid out in the first turn: a template that refuses the
@@ -371,6 +372,19 @@ mod tests {
         assert_eq!(at("m12"), "messages[12].content[1]");
         assert_eq!(at(&Transcript::earlier(3)), "messages", "that one is not in this request");
         assert!(refuse_opaque("m", &Message::text("m0", Role::User, "hi")).is_ok());
+    }
+
+    #[test]
+    fn text_that_cannot_be_encoded_is_refused_by_what_refuses_it() {
+        let (asked, broken) = (TextError::PrivateCharacters { limit: 9 }, TextError::Encode("no".into()));
+        for (form, error, kind, code) in [
+            (Form::Chat, &asked, RejectKind::Invalid, Some(TEMPLATE_ERROR)),
+            (Form::Completion { echo: false }, &asked, RejectKind::Invalid, Some("invalid_value")),
+            (Form::Completion { echo: false }, &broken, RejectKind::Internal, None),
+        ] {
+            let refused = refusal(form, error);
+            assert_eq!((refused.kind, refused.code.as_deref()), (kind, code), "{error}");
+        }
     }
 
     #[test]
