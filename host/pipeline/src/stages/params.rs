@@ -36,13 +36,7 @@ fn of_chat(chat: &Chat) -> Vec<(String, String)> {
             params.extend([("form".into(), "\"completion\"".into()), ("echo".into(), echo.to_string())]);
         }
     }
-    // Most requests give none of them, and this is asked for each guard.
-    if chat.sampling != Sampling::default()
-        && let Ok(Value::Object(sampling)) = serde_json::to_value(&chat.sampling)
-    {
-        let given = sampling.into_iter().filter(|(_, value)| !value.is_null() && *value != Value::Array(Vec::new()));
-        params.extend(given.map(|(name, value)| (name, value.to_string())));
-    }
+    params.extend(of_sampling(&chat.sampling, chat.form).map(|(name, value)| (name.to_owned(), value)));
     if !chat.stop.is_empty() {
         params.push(("stop".into(), Value::from(chat.stop.clone()).to_string()));
     }
@@ -62,6 +56,37 @@ fn of_chat(chat: &Chat) -> Vec<(String, String)> {
     params.extend(chat.parallel_tool_calls.map(|may| ("parallel_tool_calls".to_owned(), may.to_string())));
     params.extend(chat.extra.iter().map(|(name, value)| (name.clone(), value.to_string())));
     params
+}
+
+/// As the caller wrote them: by OpenAI's names, with the digits that tell one number from the next.
+fn of_sampling(sampling: &Sampling, form: Form) -> impl Iterator<Item = (&'static str, String)> {
+    let real = |real: Option<f32>| real.map(decimal);
+    let biases = || sampling.logit_bias.iter().map(|(token, bias)| format!("\"{token}\":{}", decimal(*bias)));
+    let bias = (!sampling.logit_bias.is_empty()).then(|| format!("{{{}}}", biases().collect::<Vec<_>>().join(",")));
+    let count = sampling.logprobs.map(|count| count.to_string());
+    let (logprobs, top_logprobs) = match form {
+        Form::Chat => (count.as_ref().map(|_| "true".to_owned()), count),
+        Form::Completion { .. } => (count, None),
+    };
+    let all = [
+        ("temperature", real(sampling.temperature)),
+        ("top_p", real(sampling.top_p)),
+        ("top_k", sampling.top_k.map(|top_k| top_k.to_string())),
+        ("min_p", real(sampling.min_p)),
+        ("presence_penalty", real(sampling.presence_penalty)),
+        ("frequency_penalty", real(sampling.frequency_penalty)),
+        ("repetition_penalty", real(sampling.repetition_penalty)),
+        ("seed", sampling.seed.map(|seed| (seed as i64).to_string())),
+        ("logit_bias", bias),
+        ("logprobs", logprobs),
+        ("top_logprobs", top_logprobs),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// 0.2 and not 0.20000000298023224, which is the same number in more digits. Those that callers send are finite.
+fn decimal(real: f32) -> String {
+    format!("{real:?}")
 }
 
 #[cfg(test)]
@@ -88,6 +113,26 @@ mod tests {
             "max_tokens": 9, "n": 2, "stop": ["x"], "tool_choice": {"name": "add"}, "parallel_tool_calls": false,
             "response_format": {"type": "json_object"}});
         assert_eq!(told(&chat), expected);
+    }
+
+    #[test]
+    fn numbers_are_told_as_the_caller_wrote_them() {
+        let sampling = Sampling {
+            temperature: Some(0.2),
+            repetition_penalty: Some(1.0),
+            seed: Some(-3_i64 as u64),
+            logit_bias: vec![(5, -1.5), (7, 100.0)],
+            logprobs: Some(2),
+            ..Sampling::default()
+        };
+        let mut chat = Chat { sampling, ..Chat::new("m", Vec::new()) };
+        let told = |chat: &Chat| {
+            of_chat(chat).iter().skip(1).map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        let expected = "temperature=0.2 repetition_penalty=1.0 seed=-3 logit_bias={\"5\":-1.5,\"7\":100.0}";
+        assert_eq!(told(&chat), format!("form=\"chat\" {expected} logprobs=true top_logprobs=2"));
+        chat.form = Form::Completion { echo: false };
+        assert_eq!(told(&chat), format!("form=\"completion\" echo=false {expected} logprobs=2"));
     }
 
     #[test]
