@@ -96,6 +96,11 @@ impl BlockPool {
         self.blocks[id.0 as usize].refs == 0
     }
 
+    /// Whether so many are all who hold a block.
+    pub(crate) fn is_held_by(&self, id: BlockId, num_holders: u32) -> bool {
+        self.blocks[id.0 as usize].refs == num_holders
+    }
+
     /// One more holder of a block that [`find`](Self::find) gave.
     pub fn retain(&mut self, id: BlockId) {
         if self.is_free(id) {

@@ -229,6 +229,34 @@ fn batch_work_yields_its_slot_to_a_person_but_only_so_often() {
 }
 
 #[test]
+fn batch_work_keeps_its_blocks_where_a_person_would_need_those_of_others_too() {
+    check(
+        rules(20, 256, 8),
+        // 13 of 20 blocks, and 3: with the 4 that are free these are not the 10 that the person needs.
+        "big t usual 200+4
+         bulk t batch 33+6
+         step 1
+         person t person 150+1
+         step 5",
+        &["big:200! bulk:33!", "big:1! bulk:1!", "big:1! bulk:1!", "big:1! bulk:1!", "bulk:1! person:150!", "bulk:1!"],
+    );
+}
+
+#[test]
+fn batch_work_goes_on_while_a_person_waits_for_a_prompt_like_its_own() {
+    check(
+        Rules { prefix_cache: true, ..rules(100, 32, 2) },
+        "bulk u batch 10+20
+         step 1
+         p1 t person 80+2
+         p2 t person 80+2
+         step 5",
+        // The slots are full; of the second answer only what it cannot find in the cache is computed.
+        &["bulk:10!", "bulk:1! p1:31", "bulk:1! p1:31", "bulk:1! p1:18!", "p1:1! p2:16!", "p2:1! bulk:14!"],
+    );
+}
+
+#[test]
 fn usual_work_does_not_yield_to_a_person() {
     check(
         rules(100, 64, 1),

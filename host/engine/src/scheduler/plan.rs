@@ -9,7 +9,7 @@ use super::Scheduler;
 use crate::config::BLOCK_TOKENS;
 use crate::prefix::BlockHash;
 use crate::sequence::State;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use tidegate_device::BlockId;
 use tidegate_types::JobId;
 
@@ -156,6 +156,12 @@ impl Scheduler {
         }
     }
 
+    /// The first in the queue that waits for no prompt like its own.
+    pub(super) fn who_may_come(&self) -> Option<JobId> {
+        let coming = self.coming_blocks();
+        self.queue.peek_where(|id| !self.begins_like(*id, &coming)).copied()
+    }
+
     /// Names of the full blocks that running sequences are about to compute.
     fn coming_blocks(&self) -> HashSet<BlockHash> {
         let prompts = self.running.iter().filter_map(|id| self.sequences.get(id)).filter(|s| s.unconfirmed() > 1);
@@ -197,11 +203,28 @@ impl Scheduler {
 
     /// Whether there are blocks for all tokens of a waiting sequence, and a few to spare for those that run.
     pub(super) fn can_admit(&mut self, id: JobId) -> bool {
+        self.can_admit_without(id, &[])
+    }
+
+    /// The same as if some of the running ones had given back what they hold.
+    pub(super) fn can_admit_without(&mut self, id: JobId, gone: &[JobId]) -> bool {
         let hits = self.cached_blocks(id);
         let Some(sequence) = self.sequences.get(&id) else { return false };
-        let spare = if self.running.is_empty() { 0 } else { (self.pool.num_blocks() / 100).max(1) };
+        let spare = if self.running.len() == gone.len() { 0 } else { (self.pool.num_blocks() / 100).max(1) };
         let free = self.pool.num_free() - hits.iter().filter(|block| self.pool.is_free(**block)).count();
-        sequence.blocks_needed(self.rules.context) - hits.len() + spare <= free
+        let given_back = self.held_alone(gone, &hits);
+        sequence.blocks_needed(self.rules.context) - hits.len() + spare <= free + given_back
+    }
+
+    /// How many blocks nobody but these sequences holds, other than some.
+    fn held_alone(&self, ids: &[JobId], other_than: &[BlockId]) -> usize {
+        let mut holders = HashMap::<BlockId, u32>::new();
+        let sequences = ids.iter().filter_map(|id| self.sequences.get(id));
+        sequences.flat_map(|sequence| &sequence.blocks).for_each(|block| *holders.entry(*block).or_default() += 1);
+        for block in other_than {
+            holders.remove(block);
+        }
+        holders.into_iter().filter(|(block, num_holders)| self.pool.is_held_by(*block, *num_holders)).count()
     }
 
     fn note_admission(&mut self, id: JobId, plan: &mut Plan) {

@@ -39,19 +39,24 @@ impl Scheduler {
     }
 
     /// The job of class `Batch` that makes room for a waiting one of a better class that cannot be admitted. One in a
-    /// step is enough: the next step comes soon.
+    /// step is enough: the next step comes soon. Nobody yields to one that would have to wait all the same: for blocks of
+    /// others, or for a prompt like its own.
     pub(super) fn who_yields(&mut self) -> Option<JobId> {
-        let head = self.queue.peek().copied()?;
+        let yields = |sequence: &&Sequence| {
+            sequence.owner.class == Class::Batch && sequence.num_preemptions < self.rules.max_preemptions
+        };
+        let batch = self.running.iter().filter_map(|id| self.sequences.get(id)).filter(yields);
+        let mut batch: Vec<_> = batch.map(|sequence| (self.rank(sequence), sequence.id)).collect();
+        batch.sort_unstable();
+        let (_, victim) = batch.last().copied()?;
+        let head = self.who_may_come()?;
         let waits_for_nobody = self.sequences.get(&head).is_none_or(|head| head.owner.class == Class::Batch);
         let slot_free = self.running.len() < self.rules.limits.max_seqs;
         if waits_for_nobody || (slot_free && self.can_admit(head)) {
             return None;
         }
-        let yields = |sequence: &&Sequence| {
-            sequence.owner.class == Class::Batch && sequence.num_preemptions < self.rules.max_preemptions
-        };
-        let batch = self.running.iter().filter_map(|id| self.sequences.get(id)).filter(yields);
-        batch.max_by_key(|sequence| self.rank(sequence)).map(|sequence| sequence.id)
+        let batch: Vec<_> = batch.into_iter().map(|(_, id)| id).collect();
+        self.can_admit_without(head, &batch).then_some(victim)
     }
 
     /// After the device was lost while it computed the `blamed`: everything that ran waits again, computed from
