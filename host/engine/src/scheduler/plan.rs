@@ -8,7 +8,7 @@
 use super::Scheduler;
 use crate::config::BLOCK_TOKENS;
 use crate::prefix::BlockHash;
-use crate::sequence::State;
+use crate::sequence::{Sequence, State};
 use std::collections::{HashMap, HashSet};
 use tidegate_device::BlockId;
 use tidegate_types::JobId;
@@ -143,8 +143,9 @@ impl Scheduler {
 
     /// Takes jobs from the queue while slots, blocks and budget last.
     fn admit_waiting(&mut self, plan: &mut Plan, budget: &mut usize) {
+        // Made once: of thousands of long prompts it takes longer than all else here.
+        let mut coming = if self.queue.is_empty() { HashSet::new() } else { self.coming_blocks() };
         while *budget > 0 && self.running.len() < self.rules.limits.max_seqs && !self.queue.is_empty() {
-            let coming = self.coming_blocks();
             let may = |id: &JobId| !self.begins_like(*id, &coming);
             let Some(id) = self.queue.peek_where(may).copied() else { return };
             if !self.can_admit(id) {
@@ -152,6 +153,7 @@ impl Scheduler {
             }
             self.queue.pop_where(|next| *next == id);
             self.note_admission(id, plan);
+            coming.extend(self.sequences.get(&id).into_iter().flat_map(coming_of));
             self.plan_piece(id, !self.queue.is_empty(), plan, budget);
         }
     }
@@ -164,8 +166,7 @@ impl Scheduler {
 
     /// Names of the full blocks that running sequences are about to compute.
     fn coming_blocks(&self) -> HashSet<BlockHash> {
-        let prompts = self.running.iter().filter_map(|id| self.sequences.get(id)).filter(|s| s.unconfirmed() > 1);
-        prompts.flat_map(|sequence| sequence.hashes.iter().skip(sequence.computed / BLOCK_TOKENS)).copied().collect()
+        self.running.iter().filter_map(|id| self.sequences.get(id)).flat_map(coming_of).collect()
     }
 
     /// Whether the first block that a waiting sequence does not find is one of these.
@@ -272,4 +273,11 @@ impl Scheduler {
         sequence.extend_hashes(&self.hasher);
         sequence.hashes.iter().take(sequence.max_cached_blocks()).map_while(|hash| self.pool.find(hash)).collect()
     }
+}
+
+/// Names of the full blocks that a running sequence is about to compute.
+fn coming_of(sequence: &Sequence) -> impl Iterator<Item = BlockHash> {
+    let is_prompt = sequence.unconfirmed() > 1;
+    let num_hashes = if is_prompt { sequence.hashes.len() } else { 0 };
+    sequence.hashes[..num_hashes].iter().skip(sequence.computed / BLOCK_TOKENS).copied()
 }
