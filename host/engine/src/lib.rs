@@ -39,5 +39,5 @@ pub use error::EngineError;
 pub use guides::Guides;
 pub use handle::{EngineHandle, ExecutorFactory};
 pub use isolation::WorkerCommand;
-pub use stats::{Counters, EngineStats, Health, Phase};
+pub use stats::{Counters, EndedJobs, EngineStats, Health, Phase};
 pub use stream::JobStream;

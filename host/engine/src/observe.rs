@@ -3,7 +3,7 @@
 //!
 //! They are set from the published figures, so a worker process needs no exporter of its own.
 
-use crate::stats::EngineStats;
+use crate::stats::{EndedJobs, EngineStats};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::time::Duration;
 
@@ -61,6 +61,13 @@ impl Gauges {
         }
     }
 
+    /// Of jobs that no step ended.
+    pub(crate) fn set_ended(&self, ended: &EndedJobs) {
+        for (job, count) in self.jobs.iter().zip([ended.finished, ended.failed, ended.cancelled]) {
+            job.absolute(count);
+        }
+    }
+
     pub(crate) fn set(&self, stats: &EngineStats) {
         let counters = &stats.snapshot.counters;
         // A job that the loop has not seen waits as well.
@@ -75,9 +82,7 @@ impl Gauges {
         self.generation_tokens.set(counters.generation_tokens);
         self.steps.absolute(counters.steps);
         self.computed_tokens.absolute(counters.computed_tokens);
-        for (job, count) in self.jobs.iter().zip([counters.finished, counters.failed, counters.cancelled]) {
-            job.absolute(count);
-        }
+        self.set_ended(&stats.ended);
         self.restarts.absolute(stats.restarts);
         self.queued_tokens.set(stats.queued_tokens as f64);
         self.tokens_per_second.set(stats.tokens_per_second);

@@ -9,7 +9,7 @@ use crate::inbox::{Command, Inbox};
 use crate::observe::Gauges;
 use crate::scheduler::Event;
 use crate::sequence::Work;
-use crate::stats::{Counters, EngineStats, Health, Phase, Snapshot};
+use crate::stats::{Counters, EndedJobs, EngineStats, Health, Phase, Snapshot};
 use crate::step::StepReport;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +40,7 @@ struct Desk {
     queued_jobs: Places,
     queued_tokens: Places,
     busy_since: Instant,
+    ended: EndedJobs,
 }
 
 #[derive(Debug)]
@@ -74,7 +75,8 @@ impl Shared {
         let now = Instant::now();
         let gauges = Gauges::new(&facts.name);
         let (queued_jobs, queued_tokens) = (Places::new(config.max_queued_jobs), Places::new(config.max_queued_tokens));
-        let desk = Desk { outlets: HashMap::new(), queued_jobs, queued_tokens, busy_since: now };
+        let (outlets, ended) = (HashMap::new(), EndedJobs::default());
+        let desk = Desk { outlets, queued_jobs, queued_tokens, busy_since: now, ended };
         let (snapshot, before) = (Snapshot::default(), Counters::default());
         Self {
             config,
@@ -143,6 +145,8 @@ impl Shared {
     pub(crate) fn cancel(&self, id: JobId) {
         let mut desk = self.desk();
         if desk.close(id).is_some() {
+            desk.ended.cancelled += 1;
+            self.gauges.set_ended(&desk.ended);
             self.live.send_replace(desk.outlets.len());
             self.inbox.cancel(id);
         }
@@ -171,6 +175,7 @@ impl Shared {
         for (id, event) in events {
             desk.send(id, event);
         }
+        self.gauges.set_ended(&desk.ended);
         self.live.send_replace(desk.outlets.len());
     }
 
@@ -188,6 +193,7 @@ impl Shared {
         for id in ids {
             desk.send(id, JobEvent::Failed(reject.clone()));
         }
+        self.gauges.set_ended(&desk.ended);
         self.live.send_replace(0);
     }
 
@@ -211,6 +217,7 @@ impl Shared {
         EngineStats {
             snapshot,
             live_jobs: desk.outlets.len(),
+            ended: desk.ended,
             queued_jobs: desk.queued_jobs.held(),
             queued_tokens: desk.queued_tokens.held(),
             tokens_per_second: progress.tokens_per_second,
@@ -276,13 +283,16 @@ impl Shared {
 impl Desk {
     fn send(&mut self, id: JobId, event: JobEvent) {
         let Some(outlet) = self.outlets.get(&id) else { return };
-        let last = matches!(event, JobEvent::Finished { .. } | JobEvent::Failed(_));
+        let (finished, failed) = (matches!(event, JobEvent::Finished { .. }), matches!(event, JobEvent::Failed(_)));
         if let Err(mpsc::error::TrySendError::Full(event)) = outlet.events.try_send(event) {
             // The channel holds all events a job can have; dropping it makes the stream end with `Failed`.
             tracing::error!(%id, ?event, "a job has more events than it can have");
             self.close(id);
-        } else if last {
+            self.ended.failed += 1;
+        } else if finished || failed {
             self.close(id);
+            self.ended.finished += u64::from(finished);
+            self.ended.failed += u64::from(failed);
         }
     }
 

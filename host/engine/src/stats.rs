@@ -20,11 +20,11 @@ pub struct Counters {
     pub prefix_hits: u64,
     /// Jobs put back to make room.
     pub preemptions: u64,
-    /// Jobs that ended well.
+    /// Queued jobs that ended well. What readers were told of all jobs is in [`EndedJobs`].
     pub finished: u64,
-    /// Jobs that ended with an error.
+    /// Queued jobs that ended with an error in a step.
     pub failed: u64,
-    /// Jobs whose reader left.
+    /// Queued jobs that the loop let go.
     pub cancelled: u64,
 }
 
@@ -60,6 +60,17 @@ pub struct Snapshot {
     pub counters: Counters,
 }
 
+/// Jobs that have ended, wherever they were then, as their readers were told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndedJobs {
+    /// Jobs that ended well.
+    pub finished: u64,
+    /// Jobs that ended with an error.
+    pub failed: u64,
+    /// Jobs whose reader left.
+    pub cancelled: u64,
+}
+
 /// The engine's figures as its handle sees them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineStats {
@@ -67,6 +78,8 @@ pub struct EngineStats {
     pub snapshot: Snapshot,
     /// Jobs that were accepted and have not ended.
     pub live_jobs: usize,
+    /// Those that have ended.
+    pub ended: EndedJobs,
     /// Of those, not admitted yet.
     pub queued_jobs: usize,
     /// Their prompt tokens.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tidegate_device::{Backend, CpuBackend, CpuOptions, Executor, Limits, ReferenceBackend};
 use tidegate_engine::toy::{self, Faults, ToyExecutor};
-use tidegate_engine::{Ahead, EngineConfig, EngineHandle, JobStream, ModelFacts, WorkerCommand};
+use tidegate_engine::{Ahead, EndedJobs, EngineConfig, EngineHandle, JobStream, ModelFacts, WorkerCommand};
 use tidegate_grammar::{Answer, Grammars, Guide, Layout, Token};
 use tidegate_model::Model;
 use tidegate_types::{Class, FinishReason, Job, JobEvent, Reject, SamplingParams, TenantId};
@@ -195,6 +195,7 @@ async fn a_job_that_cannot_be_held_fails_alone() {
     for stream in [bad, stuck] {
         assert_eq!(read(stream).await.unwrap_err().code.as_deref(), Some("schema_failed"));
     }
+    assert_eq!(engine.stats().ended.failed, 2);
     let no_end = Job { stop_token_ids: Vec::new(), ..job(&engine, 0) };
     assert_eq!(engine.submit(no_end).unwrap_err().param.as_deref(), Some("response_format"));
     assert_eq!(engine.stats().snapshot.kv_blocks_used, 0);
@@ -224,6 +225,7 @@ async fn who_leaves_while_a_grammar_is_compiled_leaves_nothing_behind() {
     }
     check(&engine, 3).await;
     assert_eq!((engine.stats().live_jobs, engine.stats().snapshot.kv_blocks_used), (0, 0));
+    assert_eq!(engine.stats().ended, EndedJobs { finished: 3, failed: 0, cancelled: 20 });
 }
 
 #[tokio::test]

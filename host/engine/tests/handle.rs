@@ -345,9 +345,12 @@ async fn a_device_that_cannot_be_replaced_fails_every_job_and_refuses_more() {
     let (streams, refused): (Vec<_>, Vec<_>) =
         (1..20).map(|n| engine.submit(job(&engine, &[n], 5))).partition(Result::is_ok);
     assert!(!streams.is_empty());
+    let num_taken = streams.len() as u64;
     for stream in streams {
         assert_eq!(failure(stream.unwrap()).await.kind, RejectKind::Unavailable);
     }
+    let ended = engine.stats().ended;
+    assert_eq!((ended.failed, ended.cancelled), (num_taken, 0));
     assert!(refused.into_iter().all(|refused| refused.unwrap_err().kind == RejectKind::Unavailable));
     until("the engine has given up", || engine.phase() == Phase::Failed).await;
     assert_eq!(engine.submit(job(&engine, &[1], 5)).unwrap_err().kind, RejectKind::Unavailable);

@@ -178,7 +178,7 @@ async fn a_job_that_kills_its_worker_each_time_ends_alone() {
     let [JobEvent::Failed(reject)] = &others[..] else { panic!("{others:?}") };
     assert_eq!((tokens.len(), reject.kind), (0, RejectKind::Unavailable));
     assert_eq!(reject.code.as_deref(), Some("engine_failed"));
-    assert_eq!(engine.stats().restarts, 3);
+    assert_eq!((engine.stats().restarts, engine.stats().ended.failed), (3, 1));
 }
 
 #[tokio::test]
