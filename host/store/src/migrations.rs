@@ -26,6 +26,7 @@ const STEPS: &[(&str, &str)] = &[
     ("plugin_vectors", include_str!("migrations/0018_plugin_vectors.sql")),
     ("plugin_shares", include_str!("migrations/0019_plugin_shares.sql")),
     ("purging", include_str!("migrations/0020_purging.sql")),
+    ("referring", include_str!("migrations/0021_referring.sql")),
 ];
 
 /// All steps, in order.

@@ -476,3 +476,34 @@ async fn rows_with_canary(url: &str) -> usize {
     pool.close().await;
     found
 }
+
+#[tokio::test]
+async fn messages_are_found_by_their_ids_while_they_are_there_and_by_their_tenant_alone() {
+    on_each(|fresh| async move {
+        let (store, ann, eve) = (Conversations::new(fresh.db.clone()), tenant("ann"), tenant("eve"));
+        store.create(&ann, &conversation("c", "", 1), &[user("a"), user("b")]).await.unwrap();
+        store.create(&ann, &conversation("d", "", 1), &[user("gone")]).await.unwrap();
+        assert_eq!(store.put(&ann, &turn("h", false, "r", "", At::Leaf)).await.unwrap(), Put::Written);
+        let asked = ["r-out", "a", "gone", "a", "b", "r-in", "never", "it's \"odd\""];
+        let found = async |tenant: &TenantId| {
+            let found = store.referred(tenant, asked, 1 << 20).await.unwrap().unwrap();
+            let mut ids: Vec<String> = found.into_keys().collect();
+            ids.sort();
+            ids
+        };
+        assert_eq!(found(&ann).await, ["a", "b", "gone", "r-in", "r-out"], "{}", fresh.name);
+        assert_eq!(found(&eve).await, [""; 0]);
+        let one = store.referred(&ann, ["r-out"], 1 << 20).await.unwrap().unwrap();
+        assert_eq!(one["r-out"], Message::text("r-out", Role::Assistant, "yes"));
+
+        let body = r#"{"role":"user","name":null,"parts":[{"Text":"text of a"}]}"#.len() as u64;
+        assert!(store.referred(&ann, ["a", "b"], 2 * body + 64).await.unwrap().is_some());
+        assert_eq!(store.referred(&ann, ["a", "b"], body).await.unwrap(), None, "{}", fresh.name);
+
+        store.delete_message(&ann, "c", "b", str::to_owned).await.unwrap().unwrap();
+        store.delete(&ann, "d").await.unwrap().unwrap();
+        store.delete_response(&ann, "r").await.unwrap();
+        assert_eq!(found(&ann).await, ["a"], "{}", fresh.name);
+    })
+    .await;
+}

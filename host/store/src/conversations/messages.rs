@@ -1,8 +1,9 @@
 //! The tree: each message follows another, and those that follow the same one are siblings.
 //!
-//! Parts: `messages/reading.rs`, `messages/writing.rs`.
+//! Parts: `messages/reading.rs`, `messages/referring.rs`, `messages/writing.rs`.
 
 mod reading;
+mod referring;
 mod writing;
 
 pub(super) use writing::{append, append_of, lock};
@@ -123,13 +124,16 @@ impl Body {
     }
 }
 
+fn said(id: String, body: &str) -> Result<Message, StoreError> {
+    let Body { role, name, parts } = serde_json::from_str(body).map_err(StoreError::Body)?;
+    Ok(Message { id, role, name, parts, provenance: None })
+}
+
 fn read(row: &AnyRow) -> Result<StoredMessage, StoreError> {
     let id: String = row.try_get("id")?;
-    let Body { role, name, parts } =
-        serde_json::from_str(&row.try_get::<String, _>("body")?).map_err(StoreError::Body)?;
     let tokens = |column| row.try_get::<i64, _>(column).map(|count| count.max(0) as u64);
     Ok(StoredMessage {
-        message: Message { id: id.clone(), role, name, parts, provenance: None },
+        message: said(id.clone(), &row.try_get::<String, _>("body")?)?,
         id,
         parent: row.try_get("parent")?,
         sibling: row.try_get("sibling")?,
