@@ -3,7 +3,7 @@
 use crate::field::{
     at_most, boolean, check_name, integer, missing, name, object, refuse, short_string, string, unsupported, wrong_type,
 };
-use crate::items::{read_content, read_list};
+use crate::items::{read_content, read_whole};
 use crate::json::{Entries, Node, parse, parse_with_items};
 use crate::path::Path;
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ pub fn parse_items(body: &[u8]) -> Result<Vec<Message>, Reject> {
 }
 
 fn few_items(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject> {
-    let items = read_list(node, at)?;
+    let items = read_whole(node, at)?;
     if items.len() > MAX_ADDED {
         return Err(refuse(at, "array_above_max_length", |param| {
             format!("`{param}` must have at most {MAX_ADDED} items at a time, not {}", items.len())

@@ -1,7 +1,7 @@
 //! Items: what OpenAI's Responses and Conversations call messages, calls, their outputs and reasoning. Here each is one
 //! [`Message`]; several that a model said in one turn are [`joined`] for its template.
 
-use crate::field::{list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
+use crate::field::{list, missing, name, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
 use crate::json::{Entries, Node};
 use crate::path::Path;
 use crate::report;
@@ -10,11 +10,33 @@ use tidegate_types::{Message, Part, Reject, Report, Role, ToolCall, ToolOutcome,
 
 const MAX_CALL_ID_BYTES: usize = 256;
 const MAX_NAME_BYTES: usize = 64;
+const MAX_ID_BYTES: usize = 128;
 /// More than fit into any context; messages of a chat are bounded alike.
 pub(crate) const MAX_ITEMS: usize = 4096;
 
+/// An item as a caller gives it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Given {
+    /// What it says.
+    Whole(Message),
+    /// The id of one that is kept and says it.
+    Reference(String),
+}
+
+/// Reads a list of items none of which is a reference.
+pub(crate) fn read_whole(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject> {
+    let whole = |(i, given)| match given {
+        Given::Whole(message) => Ok(message),
+        Given::Reference(_) => Err(unsupported(
+            &at.index(i),
+            "only the `input` of /v1/responses may refer to an item by its id; send the item whole",
+        )),
+    };
+    read_list(node, at)?.into_iter().enumerate().map(whole).collect()
+}
+
 /// Reads a list of items.
-pub(crate) fn read_list(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject> {
+pub(crate) fn read_list(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Given>, Reject> {
     let items = list(node, at)?;
     if items.len() > MAX_ITEMS {
         return Err(refuse(at, "array_above_max_length", |param| {
@@ -24,11 +46,11 @@ pub(crate) fn read_list(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, R
     items.into_iter().enumerate().map(|(i, item)| read(item, &at.index(i))).collect()
 }
 
-fn read(node: Node<'_>, at: &Path<'_>) -> Result<Message, Reject> {
-    const ALLOWED: &str = "message, function_call, function_call_output, reasoning";
+fn read(node: Node<'_>, at: &Path<'_>) -> Result<Given, Reject> {
+    const ALLOWED: &str = "message, function_call, function_call_output, reasoning, item_reference";
     let entries = object(node, at)?;
     let kind = match entries.iter().find(|(key, _)| key == "type") {
-        None => "message".into(),
+        None | Some((_, Node::Null)) => if is_id_alone(&entries) { "item_reference" } else { "message" }.into(),
         Some((_, Node::Str(kind))) => kind.clone(),
         Some((_, other)) => return Err(wrong_type(&at.key("type"), "a string", other)),
     };
@@ -37,12 +59,30 @@ fn read(node: Node<'_>, at: &Path<'_>) -> Result<Message, Reject> {
         "function_call" => read_call(entries, at),
         "function_call_output" => read_outcome(entries, at),
         "reasoning" => read_reasoning(entries, at),
-        "item_reference" => Err(unsupported(
-            &at.key("type"),
-            "send the item itself; clients that refer to items, as the AI SDK does, send them whole with `store`: false",
-        )),
+        "item_reference" => return read_reference(entries, at).map(Given::Reference),
         other => Err(not_one_of(&at.key("type"), ALLOWED, other)),
     }
+    .map(Given::Whole)
+}
+
+/// Whether an item says no more than its id: a message would have a role.
+fn is_id_alone(entries: &Entries<'_>) -> bool {
+    let mut said = entries.iter().filter(|(_, node)| !matches!(node, Node::Null));
+    said.next().is_some_and(|(key, _)| key == "id") && said.next().is_none()
+}
+
+fn read_reference(entries: Entries<'_>, at: &Path<'_>) -> Result<String, Reject> {
+    let mut id = None;
+    for (key, node) in entries {
+        let at = at.key(&key);
+        match key.as_ref() {
+            _ if matches!(node, Node::Null) => {}
+            "type" => {}
+            "id" => id = Some(name(node, &at, MAX_ID_BYTES)?),
+            _ => return Err(unsupported(&at, "a reference has an `id` alone; leave it out, or send the item whole")),
+        }
+    }
+    id.ok_or_else(|| missing(&at.key("id"), "the id of an item that is kept"))
 }
 
 /// Gives each member but `type`, and but those of an item that comes back: it gets a new id, and what was known of it is

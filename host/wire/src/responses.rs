@@ -9,4 +9,4 @@ mod request;
 
 pub use encoder::{ResponseEncoder, Skin};
 pub use object::{Ended, Head, failed_object, status_of, without_item};
-pub use request::{ResponseRequest, Truncation, parse_response};
+pub use request::{Reference, ResponseRequest, Truncation, parse_response};

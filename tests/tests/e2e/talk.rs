@@ -3,6 +3,7 @@
 
 mod forgotten;
 mod kept;
+mod referred;
 mod summaries;
 mod titles;
 mod twice;

@@ -154,6 +154,12 @@ async fn nothing_of_a_tenant_is_there_for_another_on_any_path() {
             assert_eq!((theirs.status, seen(&theirs, "-")), (404, seen(&nobodys, "-")), "{stranger}: {key}");
         }
     }
+    let referring = |id: &str| json!({"model": "tidegate-starter", "input": [{"type": "item_reference", "id": id}]});
+    for stranger in ["eve", "joe"] {
+        let ask = async |id: &str| send(gateway, Method::POST, "/v1/responses", stranger, Some(&referring(id))).await;
+        let (theirs, nobodys) = (ask(&things.item).await, ask(&never.item).await);
+        assert_eq!((theirs.status, seen(&theirs, &things.item)), (404, seen(&nobodys, &never.item)), "{stranger}");
+    }
     for stranger in ["eve", "joe"] {
         let listed = send(gateway, Method::GET, "/v1/conversations", stranger, None).await.json();
         assert_eq!(listed["data"], json!([]));

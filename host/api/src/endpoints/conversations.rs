@@ -139,7 +139,7 @@ pub(super) fn new_messages(param: &str, messages: Vec<Message>) -> Result<Vec<Ne
     messages.into_iter().enumerate().map(new).collect()
 }
 
-fn text_bytes(part: &Part) -> usize {
+pub(super) fn text_bytes(part: &Part) -> usize {
     match part {
         Part::Text(text) | Part::Reasoning(text) | Part::Refusal(text) => text.len(),
         Part::ToolCall(call) => call.arguments.len(),

@@ -1,7 +1,8 @@
 //! `/v1/responses`: an answer that is kept and gone on from, streamed with typed events, or made in the background. How one is
-//! made: `responses/create.rs`; here is what is asked of it later.
+//! made: `responses/create.rs`, `responses/referred.rs`; here is what is asked of it later.
 
 mod create;
+mod referred;
 
 pub(crate) use create::create;
 

@@ -5,7 +5,7 @@ use tidegate_types::{About, Citation, GuardAction, ToolRun};
 
 fn read_text(text: &str) -> Result<Vec<Message>, Reject> {
     let body = text.to_owned();
-    read_list(crate::json::parse(body.as_bytes()).unwrap(), &Path::ROOT.key("input"))
+    read_whole(crate::json::parse(body.as_bytes()).unwrap(), &Path::ROOT.key("input"))
 }
 
 #[test]
@@ -73,7 +73,12 @@ fn a_wrong_item_is_refused_by_its_place() {
             "input[0].tool_calls",
             "unsupported_parameter",
         ),
-        (json!([{"type": "item_reference", "id": "x"}]), "input[0].type", "unsupported_parameter"),
+        (json!([{"type": "item_reference", "id": "x"}]), "input[0]", "unsupported_parameter"),
+        (json!([{"role": "user", "content": "x"}, {"id": "x"}]), "input[1]", "unsupported_parameter"),
+        (json!([{"type": "item_reference"}]), "input[0].id", "missing_required_parameter"),
+        (json!([{"type": "item_reference", "id": "x\u{0}"}]), "input[0].id", "invalid_value"),
+        (json!([{"type": "item_reference", "id": "x", "content": "y"}]), "input[0].content", "unsupported_parameter"),
+        (json!([{"id": "x", "status": "completed"}]), "input[0].role", "missing_required_parameter"),
         (json!([{"type": "web_search_call"}]), "input[0].type", "invalid_value"),
         (json!([{"role": "user", "content": [{"type": "input_file"}]}]), "input[0].content[0].type", "invalid_value"),
         (
@@ -141,4 +146,20 @@ fn outcomes_of_one_call_are_checked_in_one_pass() {
     std::thread::spawn(move || sender.send(unanswered(&messages).map(|(i, id)| (i, id.to_owned()))));
     let found = checked.recv_timeout(std::time::Duration::from_secs(30)).expect("it ends soon");
     assert_eq!(found, Some((200_001, "b".to_owned())));
+}
+
+#[test]
+fn an_item_that_says_no_more_than_its_id_is_a_reference() {
+    for given in [
+        json!({"type": "item_reference", "id": "msg_1"}),
+        json!({"type": null, "id": "msg_1"}),
+        json!({"id": "msg_1"}),
+        json!({"id": "msg_1", "role": null}),
+    ] {
+        let body = json!([given]).to_string();
+        let read = read_list(crate::json::parse(body.as_bytes()).unwrap(), &Path::ROOT.key("input")).unwrap();
+        assert_eq!(read, [Given::Reference("msg_1".into())], "{given}");
+    }
+    let message = read_text(r#"[{"type":null,"id":"msg_1","role":"user","content":"x"}]"#).unwrap();
+    assert_eq!(message, [one(Role::User, Part::Text("x".into()))]);
 }

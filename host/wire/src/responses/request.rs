@@ -1,11 +1,12 @@
 //! The body of `POST /v1/responses`.
 
 mod functions;
+mod references;
 
 use crate::conversations::labels;
 use crate::field::{boolean, list, missing, name, not_one_of, object, refuse, small_integer, string};
 use crate::field::{unsupported, wrong_type};
-use crate::items::{joined, read_list};
+use crate::items::{Given, joined, read_list};
 use crate::json::{Node, parse_with_items};
 use crate::path::Path;
 use crate::request::ParsedRequest;
@@ -13,6 +14,8 @@ use crate::request::alike::{self, RESPONSE};
 use crate::request::common::Common;
 use crate::request::extra;
 use functions::{read_choice, read_tools, written_tool};
+pub use references::Reference;
+use references::apart;
 use serde_json::{Map, Value, json};
 use tidegate_types::{Chat, FieldNames, Message, Part, Reject, Role, ToolChoice, ToolDef};
 
@@ -36,8 +39,10 @@ pub struct ResponseRequest {
     pub chat: Chat,
     /// Whether the first message of `chat` is the instructions.
     pub instructed: bool,
-    /// The input, one message for each item.
+    /// The input, one message for each item; where one is referred to, it has no parts until that is resolved.
     pub input: Vec<Message>,
+    /// What the input refers to, which is to be resolved ([`ResponseRequest::resolve`]) before anything is asked.
+    pub references: Vec<Reference>,
     /// Whether the response is to be kept; absent where the caller does not say.
     pub store: Option<bool>,
     /// Make it without anybody waiting.
@@ -57,7 +62,7 @@ pub struct ResponseRequest {
 #[derive(Default)]
 struct Draft {
     common: Common,
-    input: Option<Vec<Message>>,
+    input: Option<Vec<Given>>,
     instructions: Option<String>,
     store: Option<bool>,
     background: bool,
@@ -223,7 +228,7 @@ impl Draft {
         if input.is_none() && self.previous.is_none() && self.conversation.is_none() {
             return Err(missing(&root.key("input"), "a string or a list of items"));
         }
-        let input = input.unwrap_or_default();
+        let (input, references) = apart(input.unwrap_or_default());
         let instructions = self.instructions.take();
         let mut messages: Vec<Message> =
             instructions.iter().map(|text| Message::text(INSTRUCTIONS, Role::System, text.as_str())).collect();
@@ -231,9 +236,9 @@ impl Draft {
         // Before items are joined, so that a refusal can say which one it is of.
         let mut asked = input.clone();
         number(&mut asked);
-        // With a history, an outcome's call may be there.
+        // With a history, an outcome's call may be there; and it may be what is referred to.
         let alone = self.previous.is_none() && self.conversation.is_none();
-        messages.extend(if alone { joined(asked)? } else { asked });
+        messages.extend(if alone && references.is_empty() { joined(asked)? } else { asked });
         let echo = self.echo(instructions);
         let mut sampling = self.common.sampling.clone();
         sampling.logprobs = self.top_logprobs.or(self.include_logprobs.then_some(0));
@@ -257,6 +262,7 @@ impl Draft {
             chat,
             instructed,
             input,
+            references,
             store: self.store,
             background: self.background,
             previous: self.previous,
@@ -316,11 +322,11 @@ fn number(messages: &mut [Message]) {
     }
 }
 
-fn read_input(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject> {
+fn read_input(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Given>, Reject> {
     match node {
         Node::Str(text) => {
             let (role, parts) = (Role::User, vec![Part::Text(text.into_owned())]);
-            Ok(vec![Message { id: String::new(), role, name: None, parts, provenance: None }])
+            Ok(vec![Given::Whole(Message { id: String::new(), role, name: None, parts, provenance: None })])
         }
         Node::List(items) if items.is_empty() => {
             Err(refuse(at, "empty_array", |param| format!("`{param}` must have at least one item")))

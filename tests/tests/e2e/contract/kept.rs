@@ -102,6 +102,9 @@ pub async fn responses(contract: &mut Contract<'_>) {
     assert_eq!(contract.ask(behind).await.status, 200);
     contract.good(Ask::get(one, &[first])).await;
     contract.good(Ask::get("/v1/responses/{response_id}/input_items", &[first]).query("order=asc")).await;
+    let answered = contract.good(Ask::get(one, &[first])).await.json()["output"][0]["id"].clone();
+    let input = json!([{"type": "item_reference", "id": answered}, {"role": "user", "content": "Who are you?"}]);
+    contract.good(Ask::post(path, &[], json!({"model": "tidegate-starter", "input": input}))).await;
     contract.good(Ask::new(Method::POST, "/v1/responses/{response_id}/cancel", &[background])).await;
     let body = json!({"model": "tidegate-starter", "input": "Tell me a story.", "background": true,
         "logit_bias": {"2": -100}});

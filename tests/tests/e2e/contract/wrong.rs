@@ -46,6 +46,7 @@ pub async fn in_its_own_way(contract: &mut Contract<'_>) {
         (Ask::post("/v1/chat/completions", &[], chat), 404),
         (Ask::post("/v1/chat/completions", &[], stream).with("x-tidegate-resumable", "x"), 400),
         (Ask::post("/v1/responses", &[], response("resp_0")), 404),
+        (Ask::post("/v1/responses", &[], json!({"model": "tidegate-starter", "input": [{"id": "msg_0"}]})), 404),
         (Ask::post("/admin/keys", &[], json!({"name": "full"})), 409),
         (Ask::post("/admin/keys", &[], json!({"name": "root"})), 409),
         (Ask::get("/auth/login", &[]).by("").query("next=//evil.example"), 400),

@@ -3,6 +3,7 @@
 //! could be refused was looked at.
 
 use super::find;
+use super::referred::resolve;
 use crate::answering::{Answering, Keep, history};
 use crate::backend::{History, Reply, RequestContext};
 use crate::body::{Body, Response};
@@ -38,6 +39,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let (id, retention) = (format!("resp_{unique}"), context.retention);
     let store = stores(&api, &caller, &asked)?;
     let place = place(&api, &caller, &asked, &unique).await?;
+    Box::pin(resolve(&api, &caller, &mut asked, num_bytes)).await?;
     context.history = earlier(&api, &caller, &place, &asked)?;
     let stream = std::mem::replace(&mut asked.chat.stream, true);
     // Its events may be read: here, later by its name, or by whoever asks the same at another gateway.

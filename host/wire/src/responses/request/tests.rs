@@ -116,3 +116,35 @@ fn what_changes_the_answer_travels_under_chats_names() {
     demands.sort();
     assert_eq!(demands, ["reasoning.effort", "text.format", "text.verbosity"], "refusals name what the caller wrote");
 }
+
+/// As Vercel's AI SDK sends its second step.
+#[test]
+fn a_request_whose_references_are_resolved_is_as_one_with_the_items_whole() {
+    let kept = json!([
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "I will look."}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    ]);
+    let question = json!({"role": "user", "content": "how many?"});
+    let outcome = json!({"type": "function_call_output", "call_id": "c", "output": "1"});
+    let reference = |id: &str| json!({"type": "item_reference", "id": id});
+    let referring = json!([question, reference("rs_1"), reference("msg_1"), {"id": "fc_1"}, outcome]);
+    let spelled = json!([question, kept[0], kept[1], kept[2], outcome]);
+    for more in [json!({}), json!({"instructions": "x"}), json!({"conversation": "conv_1"})] {
+        let body = |input: &Value| {
+            let mut body = more.clone();
+            (body["model"], body["input"]) = ("m".into(), input.clone());
+            body
+        };
+        let mut asked = read(&body(&referring)).unwrap();
+        let named: Vec<_> = asked.references.iter().map(|reference| (reference.place, reference.id.as_str())).collect();
+        assert_eq!(named, [(1, "rs_1"), (2, "msg_1"), (3, "fc_1")]);
+        let whole = read(&body(&spelled)).unwrap();
+        let items = whole.input[1..4].iter().map(|item| Message { id: "kept".into(), ..item.clone() }).collect();
+        asked.resolve(items).unwrap();
+        assert_eq!(asked, whole, "{more}");
+    }
+    let mut lonely = read(&json!({"model": "m", "input": [{"id": "msg_1"}, outcome]})).unwrap();
+    let said = Message::text("msg_1", Role::Assistant, "hm");
+    assert_eq!(lonely.resolve(vec![said]).unwrap_err().param.as_deref(), Some("input"));
+}
