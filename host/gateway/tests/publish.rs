@@ -489,6 +489,27 @@ fn what_asks_for_more_is_refused_under_another_name_too() {
     assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains("source = \"mine-2.wasm\""));
 }
 
+/// Nobody knows which of them was which: one that asks for more than any of those that are gone asks for more.
+#[test]
+fn of_several_stages_of_one_name_that_move_none_gets_what_another_had() {
+    let desk = Desk::new();
+    let two = |first: &str, second: &str| {
+        let stage = |file: &str| format!("[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"{file}\"\n");
+        std::fs::write(desk.path("tidegate.toml"), stage(first) + &stage(second)).unwrap();
+    };
+    desk.component("webhook-guard", "a-1.wasm");
+    desk.component("word-guard", "b-1.wasm");
+    two("a-1.wasm", "b-1.wasm");
+    desk.good("plugin lock tidegate.toml");
+    let locked = std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
+    desk.component("webhook-guard", "a-2.wasm");
+    desk.component("webhook-guard", "b-2.wasm");
+    two("a-2.wasm", "b-2.wasm");
+    desk.refused("plugin lock tidegate.toml", &["from b-1.wasm", "+ grant http", "+ grant secrets", "--allow-more"]);
+    assert_eq!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap(), locked);
+    desk.good("plugin lock tidegate.toml --allow-more");
+}
+
 #[test]
 fn a_packed_plugin_that_lost_its_signer_asks_for_more() {
     let desk = Desk::new();

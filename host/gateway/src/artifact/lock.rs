@@ -214,15 +214,19 @@ impl Lock {
         self.plugins.iter().find(|entry| entry.source == source)
     }
 
-    /// What an entry takes the place of where its source is a new one: the plugin of the same stage, or else of the same
-    /// repository, or else of the same name for itself. Who moves to another tag or file upgrades. One whose source is found
-    /// still is where it was: what comes beside it is new, whatever its name.
-    pub fn before(&self, new: &Entry, is_found: impl Fn(&str) -> bool) -> Option<&Entry> {
-        let same_stage = |old: &&Entry| old.stage.is_some() && old.stage == new.stage;
-        let same_place = |old: &&Entry| repository(old).is_some_and(|place| Some(place) == repository(new));
-        let same_name = |old: &&Entry| old.name == new.name;
-        let gone = || self.plugins.iter().filter(|old| !is_found(&old.source));
-        gone().find(same_stage).or_else(|| gone().find(same_place)).or_else(|| gone().find(same_name))
+    /// What an entry takes the place of where its source is a new one: the plugins of the same stage, or else of the same
+    /// repository, or else of the same name for itself. Who moves to another tag or file upgrades. All of them where there are
+    /// several: nobody knows which one it was, and it shall ask for no more than any. One whose source is found still is where
+    /// it was: what comes beside it is new, whatever its name.
+    pub fn before(&self, new: &Entry, is_found: impl Fn(&str) -> bool) -> Vec<&Entry> {
+        let same_stage = |old: &Entry| old.stage.is_some() && old.stage == new.stage;
+        let same_place = |old: &Entry| repository(old).is_some_and(|place| Some(place) == repository(new));
+        let same_name = |old: &Entry| old.name == new.name;
+        let ways: [&dyn Fn(&Entry) -> bool; 3] = [&same_stage, &same_place, &same_name];
+        let gone = |is_it: &dyn Fn(&Entry) -> bool| -> Vec<&Entry> {
+            self.plugins.iter().filter(|old| !is_found(&old.source) && is_it(old)).collect()
+        };
+        ways.into_iter().map(gone).find(|before| !before.is_empty()).unwrap_or_default()
     }
 }
 
@@ -319,7 +323,8 @@ mod tests {
             of("c-1.wasm", None, "c"),
         ]);
         let check = |new: Entry, before: Option<&str>| {
-            assert_eq!(lock.before(&new, |_| false).map(|old| old.source.as_str()), before, "{new:?}");
+            let found: Vec<_> = lock.before(&new, |_| false).into_iter().map(|old| old.source.as_str()).collect();
+            assert_eq!(found, Vec::from_iter(before), "{new:?}");
         };
         check(of("a-2.wasm", Some("first"), "renamed"), Some("a-1.wasm"));
         check(of("oci://ghcr.io/you/b:2", Some("x"), "renamed"), Some("oci://ghcr.io/you/b:1"));
@@ -328,8 +333,8 @@ mod tests {
         check(of("d.wasm", Some("fourth"), "d"), None);
         // Of what is where it was, nothing has moved.
         let check = |new: Entry, found: &str, before: Option<&str>| {
-            let before_it = lock.before(&new, |source| source == found).map(|old| old.source.as_str());
-            assert_eq!(before_it, before, "{new:?}");
+            let before_it = lock.before(&new, |source| source == found).into_iter().map(|old| old.source.as_str());
+            assert_eq!(before_it.collect::<Vec<_>>(), Vec::from_iter(before), "{new:?}");
         };
         check(of("a-2.wasm", Some("first"), "renamed"), "a-1.wasm", None);
         check(of("a-2.wasm", Some("first"), "c"), "a-1.wasm", Some("c-1.wasm"));

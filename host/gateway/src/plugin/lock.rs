@@ -131,11 +131,15 @@ fn compare(
     let mut report = Report::default();
     let is_found = |source: &str| found.iter().any(|(entry, _)| entry.source == source);
     for (new, _) in found {
-        match (old.and_then(|old| old.entry(&new.source)), old.and_then(|old| old.before(new, is_found))) {
-            (Some(locked), _) => report.same_source(locked, new, out)?,
-            (None, Some(before)) => report.other_source(before, new, out)?,
-            (None, None) => say("new     ", &about(new), &new.from_nothing(), out)?,
+        if let Some(locked) = old.and_then(|old| old.entry(&new.source)) {
+            report.same_source(locked, new, out)?;
+            continue;
         }
+        let before = old.map(|old| old.before(new, is_found)).unwrap_or_default();
+        if before.is_empty() {
+            say("new     ", &about(new), &new.from_nothing(), out)?;
+        }
+        before.into_iter().try_for_each(|before| report.other_source(before, new, out))?;
     }
     for gone in old.iter().flat_map(|old| &old.plugins) {
         if !is_found(&gone.source) {
