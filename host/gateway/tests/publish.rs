@@ -51,6 +51,13 @@ impl Desk {
         std::fs::write(self.path("tidegate.toml"), text).unwrap();
     }
 
+    /// A config of stages by name and file.
+    fn stages(&self, stages: &[(&str, &str)]) {
+        let stage =
+            |(name, file): &(&str, &str)| format!("[[pipeline.stage]]\nplugin = \"{name}\"\nfile = \"{file}\"\n");
+        std::fs::write(self.path("tidegate.toml"), stages.iter().map(stage).collect::<String>()).unwrap();
+    }
+
     fn key(&self, name: &str) -> String {
         self.good(&format!("plugin key new {name}")).trim().to_owned()
     }
@@ -493,10 +500,7 @@ fn what_asks_for_more_is_refused_under_another_name_too() {
 #[test]
 fn of_several_stages_of_one_name_that_move_none_gets_what_another_had() {
     let desk = Desk::new();
-    let two = |first: &str, second: &str| {
-        let stage = |file: &str| format!("[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"{file}\"\n");
-        std::fs::write(desk.path("tidegate.toml"), stage(first) + &stage(second)).unwrap();
-    };
+    let two = |first: &str, second: &str| desk.stages(&[("mine", first), ("mine", second)]);
     desk.component("webhook-guard", "a-1.wasm");
     desk.component("word-guard", "b-1.wasm");
     two("a-1.wasm", "b-1.wasm");
@@ -508,6 +512,30 @@ fn of_several_stages_of_one_name_that_move_none_gets_what_another_had() {
     desk.refused("plugin lock tidegate.toml", &["from b-1.wasm", "+ grant http", "+ grant secrets", "--allow-more"]);
     assert_eq!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap(), locked);
     desk.good("plugin lock tidegate.toml --allow-more");
+}
+
+#[test]
+fn of_stages_that_share_a_file_each_is_known_when_it_moves() {
+    let desk = Desk::new();
+    desk.component("word-guard", "a.wasm");
+    desk.component("word-guard", "a-2.wasm");
+    desk.component("webhook-guard", "b.wasm");
+    let more = ["from a.wasm", "+ grant http", "+ grant secrets", "--allow-more"];
+    desk.stages(&[("one", "a.wasm"), ("two", "a.wasm")]);
+    desk.good("plugin lock tidegate.toml");
+    let locked = std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
+    desk.stages(&[("one", "a-2.wasm"), ("two", "b.wasm")]);
+    desk.refused("plugin lock tidegate.toml", &more);
+    // Also where the other one stays.
+    desk.stages(&[("one", "a.wasm"), ("two", "b.wasm")]);
+    desk.refused("plugin lock tidegate.toml", &more);
+    assert_eq!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap(), locked);
+    desk.good("plugin lock tidegate.toml --allow-more");
+    // Or where it goes to what another one has been allowed.
+    desk.stages(&[("one", "b.wasm"), ("two", "b.wasm")]);
+    desk.refused("plugin lock tidegate.toml", &more);
+    desk.good("plugin lock tidegate.toml --allow-more");
+    assert!(desk.good("plugin lock tidegate.toml").contains("same     webhook-guard"));
 }
 
 #[test]

@@ -37,9 +37,9 @@ pub struct Entry {
     pub version: String,
     /// What the config says: a path without its `.`, or a reference, written as `oci://...`.
     pub source: String,
-    /// The `plugin` of the first stage with that source; none in locks of before this was written down.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stage: Option<String>,
+    /// The `plugin` of each stage with that source: of one alone without a list. Older locks have the first alone, or none.
+    #[serde(default, rename = "stage", skip_serializing_if = "Vec::is_empty", with = "names")]
+    pub stage_names: Vec<String>,
     /// Digest of the component.
     pub component: Digest,
     /// Digest of the artifact that it came in; none for a bare component.
@@ -214,26 +214,71 @@ impl Lock {
         self.plugins.iter().find(|entry| entry.source == source)
     }
 
-    /// What an entry takes the place of where its source is a new one: the plugins of the same stage, or else of the same
-    /// repository, or else of the same name for itself. Who moves to another tag or file upgrades. All of them where there are
-    /// several: nobody knows which one it was, and it shall ask for no more than any. One whose source is found still is where
-    /// it was: what comes beside it is new, whatever its name.
-    pub fn before(&self, new: &Entry, is_found: impl Fn(&str) -> bool) -> Vec<&Entry> {
-        let same_stage = |old: &Entry| old.stage.is_some() && old.stage == new.stage;
-        let same_place = |old: &Entry| repository(old).is_some_and(|place| Some(place) == repository(new));
-        let same_name = |old: &Entry| old.name == new.name;
-        let ways: [&dyn Fn(&Entry) -> bool; 3] = [&same_stage, &same_place, &same_name];
-        let gone = |is_it: &dyn Fn(&Entry) -> bool| -> Vec<&Entry> {
-            self.plugins.iter().filter(|old| !is_found(&old.source) && is_it(old)).collect()
+    /// Whose place an entry takes: of the plugins that its stages had before, wherever these are now. Where its source is a new
+    /// one and none of those is gone, also of those that are gone and are of the same repository, or else of the same name for
+    /// itself. Who moves to another tag or file upgrades. All of them where there are several: nobody knows which one it was,
+    /// and it shall ask for no more than any. `now` is what is found.
+    pub fn before(&self, new: &Entry, now: &Self) -> Vec<&Entry> {
+        let is_gone = |old: &&Entry| now.entry(&old.source).is_none();
+        let came = without(&new.stage_names, self.entry(&new.source));
+        let has_lost_one = |old: &&Entry| {
+            let left = without(&old.stage_names, now.entry(&old.source));
+            old.source != new.source && left.iter().any(|name| came.contains(name))
         };
-        ways.into_iter().map(gone).find(|before| !before.is_empty()).unwrap_or_default()
+        let mut before: Vec<&Entry> = self.plugins.iter().filter(has_lost_one).collect();
+        if self.entry(&new.source).is_some() || before.iter().any(is_gone) {
+            return before;
+        }
+        let same_place = |old: &&Entry| repository(old).is_some_and(|place| Some(place) == repository(new));
+        let same_name = |old: &&Entry| old.name == new.name;
+        let gone = || self.plugins.iter().filter(is_gone);
+        let is_moved = gone().any(|old| same_place(&old));
+        before.extend(gone().filter(|old| if is_moved { same_place(old) } else { same_name(old) }));
+        before
     }
+}
+
+/// The names that an entry does not have, each as often as it has it less.
+fn without<'a>(names: &'a [String], entry: Option<&Entry>) -> Vec<&'a String> {
+    let mut others: Vec<&String> = entry.iter().flat_map(|entry| &entry.stage_names).collect();
+    let mut left: Vec<&String> = names.iter().collect();
+    left.retain(|name| {
+        let at = others.iter().position(|other| other == name);
+        at.map(|at| others.swap_remove(at)).is_none()
+    });
+    left
 }
 
 /// The registry and repository that an entry is from.
 fn repository(entry: &Entry) -> Option<PlaceName> {
     let place = Reference::parse(&entry.source).ok()?.place;
     matches!(place, PlaceName::Registry { .. }).then_some(place)
+}
+
+/// Names as one, or as a list.
+mod names {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Names {
+        One(String),
+        Several(Vec<String>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(names: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+        match names {
+            [one] => one.serialize(serializer),
+            several => several.serialize(serializer),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+        Ok(match Names::deserialize(deserializer)? {
+            Names::One(one) => vec![one],
+            Names::Several(several) => several,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -246,7 +291,7 @@ mod tests {
             name: "hush".into(),
             version: "0.1.0".into(),
             source: "dist/hush.wasm".into(),
-            stage: Some("quiet".into()),
+            stage_names: vec!["quiet".into()],
             component: Digest::of(b"component"),
             artifact: Some(Digest::of(b"manifest")),
             signed_by: vec![PublicKey::parse(&format!("ed25519:{}", "ab".repeat(32))).unwrap()],
@@ -265,9 +310,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("tidegate.toml");
         assert_eq!(Lock::load(&config).unwrap(), None);
-        let lock = Lock::new(vec![entry()]);
-        assert_eq!(lock.save(&config).unwrap(), folder.path().join("tidegate.lock"));
-        assert_eq!(Lock::load(&config).unwrap(), Some(lock));
+        for (names, written) in [
+            (vec![], None),
+            (vec!["quiet".to_owned()], Some("stage = \"quiet\"\n")),
+            (vec!["quiet".to_owned(), "still".to_owned()], Some("stage = [")),
+        ] {
+            let lock = Lock::new(vec![Entry { stage_names: names, ..entry() }]);
+            let file = lock.save(&config).unwrap();
+            assert_eq!(file, folder.path().join("tidegate.lock"));
+            let text = std::fs::read_to_string(file).unwrap();
+            assert_eq!(
+                text.find("\nstage = ").map(|at| text[at + 1..].starts_with(written.unwrap())),
+                written.map(|_| true)
+            );
+            assert_eq!(Lock::load(&config).unwrap(), Some(lock));
+        }
         std::fs::write(folder.path().join("tidegate.lock"), "version = 2").unwrap();
         assert!(Lock::load(&config).unwrap_err().to_string().contains("of version 2"));
     }
@@ -313,7 +370,7 @@ mod tests {
     fn an_entry_of_another_source_is_known_by_its_stage_its_repository_or_its_name() {
         let of = |source: &str, stage: Option<&str>, name: &str| Entry {
             source: source.into(),
-            stage: stage.map(str::to_owned),
+            stage_names: stage.into_iter().map(str::to_owned).collect(),
             name: name.into(),
             ..entry()
         };
@@ -323,7 +380,8 @@ mod tests {
             of("c-1.wasm", None, "c"),
         ]);
         let check = |new: Entry, before: Option<&str>| {
-            let found: Vec<_> = lock.before(&new, |_| false).into_iter().map(|old| old.source.as_str()).collect();
+            let found: Vec<_> =
+                lock.before(&new, &Lock::new(vec![new.clone()])).into_iter().map(|old| old.source.as_str()).collect();
             assert_eq!(found, Vec::from_iter(before), "{new:?}");
         };
         check(of("a-2.wasm", Some("first"), "renamed"), Some("a-1.wasm"));
@@ -333,13 +391,42 @@ mod tests {
         check(of("d.wasm", Some("fourth"), "d"), None);
         // Of what is where it was, nothing has moved.
         let check = |new: Entry, found: &str, before: Option<&str>| {
-            let before_it = lock.before(&new, |source| source == found).into_iter().map(|old| old.source.as_str());
+            let now = Lock::new(vec![new.clone(), lock.entry(found).unwrap().clone()]);
+            let before_it = lock.before(&new, &now).into_iter().map(|old| old.source.as_str());
             assert_eq!(before_it.collect::<Vec<_>>(), Vec::from_iter(before), "{new:?}");
         };
         check(of("a-2.wasm", Some("first"), "renamed"), "a-1.wasm", None);
         check(of("a-2.wasm", Some("first"), "c"), "a-1.wasm", Some("c-1.wasm"));
         check(of("oci://ghcr.io/you/b:2", None, "b"), "oci://ghcr.io/you/b:1", None);
         check(of("d.wasm", None, "c"), "c-1.wasm", None);
+    }
+
+    #[test]
+    fn an_entry_is_known_by_each_of_its_stages_and_by_those_that_came_to_it() {
+        let of = |source: &str, names: &[&str]| Entry {
+            source: source.into(),
+            stage_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            name: source.into(),
+            ..entry()
+        };
+        let check = |old: &[Entry], now: &[Entry], expected: &[(&str, &[&str])]| {
+            let (old, now) = (Lock::new(old.to_vec()), Lock::new(now.to_vec()));
+            for (source, before) in expected {
+                let found = old.before(now.entry(source).unwrap(), &now);
+                assert_eq!(found.iter().map(|old| &*old.source).collect::<Vec<_>>(), *before, "{source}");
+            }
+        };
+        let shared = [of("a", &["one", "two"])];
+        check(&shared, &[of("b", &["one"]), of("c", &["two"])], &[("b", &["a"]), ("c", &["a"])]);
+        // One stays where it was, and the other one comes from there.
+        check(&shared, &[of("a", &["one"]), of("c", &["two"])], &[("a", &[]), ("c", &["a"])]);
+        let apart = [of("a", &["one"]), of("b", &["two"])];
+        check(&apart, &[of("a", &["one", "two"])], &[("a", &["b"])]);
+        let alike = [of("a", &["g"]), of("b", &["g"])];
+        check(&alike, &[of("a", &["g", "g"])], &[("a", &["b"])]);
+        check(&alike, &[of("c", &["g"]), of("d", &["g"])], &[("c", &["a", "b"]), ("d", &["a", "b"])]);
+        // What an older lock did not write down has come from nowhere.
+        check(&apart, &[of("a", &["one", "three"]), of("b", &["two"])], &[("a", &[]), ("b", &[])]);
     }
 
     #[test]

@@ -52,7 +52,8 @@ impl Bench<'_> {
         let mut all: Vec<(Entry, Found)> = Vec::new();
         for stage in self.config.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
             let Some(source) = admission::source(stage) else { continue };
-            if all.iter().any(|(entry, _)| entry.source == source) {
+            if let Some((entry, _)) = all.iter_mut().find(|(entry, _)| entry.source == source) {
+                entry.stage_names.push(stage.plugin.clone());
                 continue;
             }
             let locked = old.and_then(|old| old.entry(&source));
@@ -80,7 +81,7 @@ impl Bench<'_> {
             name: anatomy.descriptor.name.clone(),
             version: anatomy.descriptor.version.clone(),
             source: source.to_owned(),
-            stage: Some(stage.plugin.clone()),
+            stage_names: vec![stage.plugin.clone()],
             component: Digest::of(found.component()),
             artifact: None,
             signed_by: Vec::new(),
@@ -129,20 +130,24 @@ fn compare(
     out: &mut dyn Write,
 ) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    let is_found = |source: &str| found.iter().any(|(entry, _)| entry.source == source);
+    let now = Lock::new(found.iter().map(|(entry, _)| entry.clone()).collect());
+    let is_found = |old: &Entry| now.entry(&old.source).is_some();
     for (new, _) in found {
+        let before = old.map(|old| old.before(new, &now)).unwrap_or_default();
         if let Some(locked) = old.and_then(|old| old.entry(&new.source)) {
             report.same_source(locked, new, out)?;
-            continue;
-        }
-        let before = old.map(|old| old.before(new, is_found)).unwrap_or_default();
-        if before.is_empty() {
+        } else if before.iter().all(|before| is_found(before)) {
+            // Beside what is where it was, all of it is new.
             say("new     ", &about(new), &new.from_nothing(), out)?;
         }
-        before.into_iter().try_for_each(|before| report.other_source(before, new, out))?;
+        for before in before {
+            if !is_found(before) || before.difference(new).widens {
+                report.other_source(before, new, out)?;
+            }
+        }
     }
     for gone in old.iter().flat_map(|old| &old.plugins) {
-        if !is_found(&gone.source) {
+        if !is_found(gone) {
             writeln!(out, "gone     {} is not in {} any more", gone.source, args.config.display())?;
         }
     }
