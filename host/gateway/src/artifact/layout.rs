@@ -85,7 +85,7 @@ impl Layout {
         let parsed = Manifest::parse(&manifest)?;
         let (config, component) = parsed.parts()?;
         let (config, component) = (self.blob(config)?, self.blob(component)?);
-        let signatures = self.signatures(&index, &found.digest)?;
+        let signatures = self.signatures(&index, &found.digest);
         Artifact::assemble(manifest, config, component, signatures)
     }
 
@@ -99,12 +99,12 @@ impl Layout {
 
     /// Those of an artifact that are there, and those that it brings.
     fn all_signatures(&self, artifact: &Artifact, index: &mut Index) -> Vec<Signature> {
-        let mut signatures = self.signatures(index, &artifact.digest()).unwrap_or_else(|error| {
+        let digest = artifact.digest();
+        let mut signatures = self.signatures(index, &digest);
+        if self.layers_of_signatures(index, &digest).is_err() {
             // What is damaged can be had again only by adding it, so it must not be in the way of that.
-            tracing::warn!("{}: passed over the signatures that are there: {error:#}", self.folder.display());
-            index.forget_signatures(&artifact.digest());
-            Vec::new()
-        });
+            index.forget_signatures(&digest);
+        }
         signature::add(&mut signatures, artifact.signatures.iter().cloned());
         signatures
     }
@@ -173,11 +173,23 @@ impl Layout {
         Ok(())
     }
 
-    fn signatures(&self, index: &Index, artifact: &Digest) -> anyhow::Result<Vec<Signature>> {
-        let Some(manifest) = self.manifest_of_signatures(index, artifact)? else { return Ok(Vec::new()) };
-        let layers = signature::layers(&manifest)?;
-        let payloads = layers.iter().map(|layer| self.blob(layer)).collect::<anyhow::Result<_>>()?;
-        signature::read(&layers, payloads)
+    /// Those that are there. What is none, or is damaged, is passed over.
+    fn signatures(&self, index: &Index, artifact: &Digest) -> Vec<Signature> {
+        let layers = self.layers_of_signatures(index, artifact).unwrap_or_else(|error| {
+            tracing::warn!("{}: passed over the signatures of {artifact}: {error:#}", self.folder.display());
+            Vec::new()
+        });
+        let read = |layer| self.blob(layer).and_then(|payload| signature::read(layer, payload));
+        let warn = |layer: &Descriptor, error| {
+            let folder = self.folder.display();
+            tracing::warn!("{folder}: passed over a signature of {artifact}, {}: {error:#}", layer.digest);
+        };
+        layers.iter().filter_map(|layer| read(layer).map_err(|error: anyhow::Error| warn(layer, error)).ok()).collect()
+    }
+
+    fn layers_of_signatures(&self, index: &Index, artifact: &Digest) -> anyhow::Result<Vec<Descriptor>> {
+        let manifest = self.manifest_of_signatures(index, artifact)?;
+        manifest.map_or_else(|| Ok(Vec::new()), |manifest| signature::layers(&manifest))
     }
 
     fn manifest_of_signatures(&self, index: &Index, artifact: &Digest) -> anyhow::Result<Option<Vec<u8>>> {

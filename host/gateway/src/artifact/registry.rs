@@ -21,7 +21,8 @@ use anyhow::{Context, bail};
 use auth::Auth;
 use std::path::Path;
 use std::time::Duration;
-use tidegate_egress::{CertificateDer, Connector, ConnectorConfig, HeaderMap, HeaderValue, Method, Request, Response};
+use tidegate_egress::{CertificateDer, Connector, ConnectorConfig, EgressError, HeaderMap, HeaderValue};
+use tidegate_egress::{Method, Request, Response};
 
 /// An upload is answered when all of it has arrived.
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
@@ -137,19 +138,29 @@ impl Registry {
         self.push_document(&manifest, MANIFEST_TYPE, &tag).await.map(drop)
     }
 
+    /// Those under the tag of signatures. What is none, or cannot be had, is passed over.
     async fn signatures(&self, artifact: &Digest) -> anyhow::Result<Vec<Signature>> {
-        let Some(manifest) = self.document(&signature::tag(artifact), MANIFEST_TYPE).await? else {
-            return Ok(Vec::new());
+        let there = match self.document(&signature::tag(artifact), MANIFEST_TYPE).await {
+            Ok(None) => return Ok(Vec::new()),
+            Ok(Some(manifest)) => signature::layers(&manifest),
+            Err(error) if is_of_content(&error) => Err(error),
+            Err(error) => return Err(error),
         };
-        let layers = signature::layers(&manifest).unwrap_or_else(|error| {
+        let layers = there.unwrap_or_else(|error| {
             tracing::warn!("passed over the signatures of {artifact}: {error:#}");
             Vec::new()
         });
-        let mut payloads = Vec::new();
+        let mut signatures = Vec::new();
         for layer in &layers {
-            payloads.push(self.blob(layer).await?);
+            match self.blob(layer).await.and_then(|payload| signature::read(layer, payload)) {
+                Ok(signature) => signatures.push(signature),
+                Err(error) if is_of_content(&error) => {
+                    tracing::warn!("passed over a signature of {artifact}, {}: {error:#}", layer.digest);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        signature::read(&layers, payloads)
+        Ok(signatures)
     }
 
     /// A manifest, or a list of them, by tag or digest; `None` where there is none.
@@ -252,3 +263,14 @@ impl std::fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
+
+/// Whether it is a matter of what is there, and not of the registry or of the way to it, which may have it the next time. With
+/// 400 registries refuse to give what they take for no manifest.
+fn is_of_content(error: &anyhow::Error) -> bool {
+    match (error.downcast_ref::<EgressError>(), error.downcast_ref::<Refused>()) {
+        (Some(EgressError::TooLarge { .. }), _) => true,
+        (Some(_), _) => false,
+        (None, Some(refused)) => matches!(refused.status, 400 | 404 | 406),
+        (None, None) => true,
+    }
+}

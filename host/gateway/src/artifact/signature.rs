@@ -225,17 +225,10 @@ fn check_layers(layers: &[Descriptor]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Signatures of layers and what was found under their digests. What is none is passed over.
-pub fn read(layers: &[Descriptor], payloads: Vec<Vec<u8>>) -> anyhow::Result<Vec<Signature>> {
-    let mut signatures = Vec::with_capacity(layers.len());
-    for (layer, payload) in layers.iter().zip(payloads) {
-        layer.check(&payload).context("a signature")?;
-        match Signature::read(layer, payload) {
-            Ok(signature) => signatures.push(signature),
-            Err(error) => tracing::warn!("passed over a signature of an artifact, {}: {error:#}", layer.digest),
-        }
-    }
-    Ok(signatures)
+/// The signature of a layer and what was found under its digest.
+pub fn read(layer: &Descriptor, payload: Vec<u8>) -> anyhow::Result<Signature> {
+    layer.check(&payload)?;
+    Signature::read(layer, payload)
 }
 
 /// Adds those that are not there, as many as there is room for. Those of one form take no room of the other's.
@@ -326,11 +319,12 @@ mod tests {
         assert!(check_trusted(&all, &Digest::of(b"other"), &[of_cosign]).is_err());
         let (manifest, _) = manifest(None, &all).unwrap();
         let layers = layers(&manifest).unwrap();
-        let payloads = |all: &[Signature]| all.iter().map(|one| one.payload.clone()).collect::<Vec<_>>();
-        assert_eq!(read(&layers, payloads(&all)).unwrap(), all);
-        let mut changed = payloads(&all);
-        changed[1][0] ^= 1;
-        assert!(read(&layers, changed).is_err());
+        for (layer, one) in layers.iter().zip(&all) {
+            assert_eq!(read(layer, one.payload.clone()).unwrap(), *one);
+            let mut changed = one.payload.clone();
+            changed[0] ^= 1;
+            assert!(read(layer, changed).is_err());
+        }
     }
 
     #[test]
@@ -370,7 +364,7 @@ mod tests {
         add(&mut all, [ours.clone()]);
         assert_eq!(all.len(), 1);
         // Of one who says too much only the signature is taken, so that all that there may be fit into a manifest.
-        assert_eq!(read(&[said.layer], vec![said.payload]).unwrap(), std::slice::from_ref(&ours));
+        assert_eq!(read(&said.layer, said.payload).unwrap(), ours);
         let mut there = Manifest::new(Descriptor::of("c", b"c"), vec![ours.layer.clone()]);
         there.annotations.insert("by".into(), "t".repeat(MAX_DOCUMENT_BYTES as usize - 900));
         let other = Signature::new(&key(), &this, "a").unwrap();

@@ -75,7 +75,10 @@ impl Admission {
         let found = self.find(stage, &source)?;
         let named = || format!("`{}` from {source}", stage.plugin);
         self.check_locked(&source, &found).with_context(named)?;
-        found.check_trusted(&self.trusted).with_context(named)?;
+        found.check_trusted(&self.trusted).with_context(|| match (&stage.file, &self.config) {
+            (None, Some(config)) => format!("{}; `{}` fetches its signatures anew", named(), remedy(config, "")),
+            _ => named(),
+        })?;
         Ok(Some(match found {
             Found::Bare(component) => component,
             Found::Packed(artifact) => artifact.component,

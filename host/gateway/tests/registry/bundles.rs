@@ -1,7 +1,7 @@
 //! Signatures of others: in the bundles that `cosign` 3 puts beside an artifact, and under the tag that older versions use.
 
 use super::Desk;
-use super::server::{Door, Fault, Registry};
+use super::server::{Door, Fault, MANIFEST, Registry};
 use base64::Engine;
 
 impl Desk {
@@ -168,7 +168,15 @@ fn what_lies_among_signatures_is_in_nobodys_way() {
     let is_no_base64 = serde_json::json!({"dev.cosignproject.cosign/signature": "no base64!"});
     let mut large = junk(1, is_no_base64.clone());
     large[0]["size"] = (2 << 20).into();
+    let of = |key: &str, value: serde_json::Value| {
+        let mut layer = good["layers"][0].clone();
+        layer[key] = value;
+        vec![layer]
+    };
     for (layers, why) in [
+        (of("size", 1.into()), "is longer than 1 bytes"),
+        (of("size", 4000.into()), "should have 4000 bytes"),
+        (of("digest", format!("sha256:{}", "0".repeat(64)).into()), "404"),
         (junk(1, serde_json::json!({})), "has no signature"),
         (junk(3, is_no_base64.clone()), "is no base64"),
         (large, "passed over 1 signatures"),
@@ -195,6 +203,44 @@ fn what_lies_among_signatures_is_in_nobodys_way() {
     registry.put(&tag, &serde_json::json!("no manifest"));
     assert!(desk.good(&pull).contains("passed over the signatures of"));
     assert!(desk.good("check tidegate.toml").contains("is good"));
+    for (fault, why) in [
+        (Fault::Signatures(400, MANIFEST), "400"),
+        (Fault::Signatures(406, MANIFEST), "406"),
+        (Fault::Signatures(200, "application/vnd.docker.distribution.manifest.v2+json"), "docker"),
+        (Fault::Signatures(200, "application/vnd.oci.image.index.v1+json"), "list of artifacts"),
+    ] {
+        registry.fault(Some(fault));
+        let said = desk.good(&pull);
+        assert!(said.contains("passed over the signatures of") && said.contains(why), "{why}: {said}");
+    }
+    // It may have them the next time.
+    for status in [403, 500] {
+        registry.fault(Some(Fault::Signatures(status, MANIFEST)));
+        desk.refused(&pull, &["its signatures", &status.to_string()]);
+    }
+}
+
+/// As in a registry.
+#[test]
+fn what_lies_among_the_signatures_of_a_folder_is_in_nobodys_way() {
+    let desk = Desk::new();
+    let index: serde_json::Value = serde_json::from_str(&desk.index("mine.oci")).unwrap();
+    let blob =
+        |digest: &serde_json::Value| desk.path("mine.oci/blobs").join(digest.as_str().unwrap().replace(':', "/"));
+    let manifest = blob(&index["manifests"][1]["digest"]);
+    let signed: serde_json::Value = serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
+    let payload = blob(&signed["layers"][0]["digest"]);
+    desk.good("plugin push file:there --from mine.oci");
+    for (file, why) in [(&payload, "passed over a signature of"), (&manifest, "passed over the signatures of")] {
+        std::fs::write(file, "another").unwrap();
+        for command in ["plugin inspect mine.oci", "plugin pull ./mine.oci --output taken"] {
+            let said = desk.good(command);
+            assert!(said.contains(why) && said.contains("signed by      nobody"), "{command}: {said}");
+        }
+    }
+    // They come again with the artifact.
+    desk.good("plugin pull file:there --output mine.oci");
+    assert!(desk.good("plugin inspect mine.oci").contains(&desk.key));
 }
 
 /// As `cosign` 3.0 writes the list where the registry keeps none: the config's type in place of the artifact's, and nothing else.

@@ -44,6 +44,8 @@ pub enum Fault {
     UploadsTo(String),
     /// What is asked about what belongs to an artifact has this status.
     Referrers(u16),
+    /// Manifests of signatures have this status and type.
+    Signatures(u16, &'static str),
     /// Lists of what belongs to an artifact go on elsewhere.
     NextPage(String),
 }
@@ -357,6 +359,8 @@ fn get_manifest(state: &State, which: &str) -> Response<Sent> {
     let Some(manifest) = state.manifests.get(which).cloned() else { return reply(404, "{}") };
     let digest = sha256(&manifest);
     let (kind, body) = match &state.fault {
+        Some(Fault::Signatures(200, kind)) if which.ends_with(".sig") => (*kind, manifest),
+        Some(Fault::Signatures(status, _)) if which.ends_with(".sig") => return reply(*status, "{}"),
         Some(Fault::ManifestType(kind)) => (*kind, manifest),
         Some(Fault::ChangedManifest) => {
             (MANIFEST, Bytes::from(String::from_utf8_lossy(&manifest).replace("template", "tomplate")))

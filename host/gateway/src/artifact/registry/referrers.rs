@@ -2,7 +2,7 @@
 //! keeps the list under a tag (the distribution specification's "referrers", and its fallback).
 
 use super::url::Target;
-use super::{Refused, Registry, header, refused};
+use super::{Registry, header, is_of_content, refused};
 use crate::artifact::MAX_DOCUMENT_BYTES;
 use crate::artifact::bundle;
 use crate::artifact::digest::Digest;
@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tidegate_egress::{EgressError, HeaderMap, HeaderValue, Method};
+use tidegate_egress::{HeaderMap, HeaderValue, Method};
 
 /// What the statement in a bundle is of, where the list says so.
 const PREDICATE: &str = "dev.sigstore.bundle.predicateType";
@@ -231,16 +231,6 @@ fn next_page(links: &str) -> Option<&str> {
     };
     let mut links = links.split('<').skip(1).filter_map(|link| link.split_once('>'));
     links.find(|(_, params)| is_next(params)).map(|(url, _)| url)
-}
-
-/// Whether it is a matter of what is there, and not of the registry or of the way to it, which may have it the next time.
-fn is_of_content(error: &anyhow::Error) -> bool {
-    match (error.downcast_ref::<EgressError>(), error.downcast_ref::<Refused>()) {
-        (Some(EgressError::TooLarge { .. }), _) => true,
-        (Some(_), _) => false,
-        (None, Some(refused)) => refused.status == 404,
-        (None, None) => true,
-    }
 }
 
 #[cfg(test)]
