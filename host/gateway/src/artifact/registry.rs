@@ -94,9 +94,8 @@ impl Registry {
 
     /// Takes the artifact of a tag or digest, with its signatures.
     pub async fn pull(&self, wanted: &str) -> anyhow::Result<Artifact> {
-        let Some(manifest) = self.document(wanted, MANIFEST_TYPE).await? else {
-            bail!("there is no `{wanted}` in {} of {}", self.repository, self.origin)
-        };
+        let absent = || format!("there is no `{wanted}` in {} of {}", self.repository, self.origin);
+        let manifest = self.ask_for(wanted, MANIFEST_TYPE).await?.with_context(absent)?;
         let parsed = Manifest::parse(&manifest)?;
         let (about, layer) = parsed.parts()?;
         let config = self.blob(about).await.context("the config")?;
@@ -165,11 +164,18 @@ impl Registry {
 
     /// A manifest, or a list of them, by tag or digest; `None` where there is none.
     async fn document(&self, wanted: &str, kind: &'static str) -> anyhow::Result<Option<Vec<u8>>> {
-        let headers = HeaderMap::from_iter([("accept".parse()?, HeaderValue::from_static(kind))]);
+        Ok(self.ask_for(wanted, kind).await?.ok())
+    }
+
+    /// The same; where there is none, what the registry says to that.
+    async fn ask_for(&self, wanted: &str, kind: &'static str) -> anyhow::Result<anyhow::Result<Vec<u8>>> {
+        // To whom takes no list, registries say of one that there is nothing.
+        let takes = if kind == MANIFEST_TYPE { format!("{MANIFEST_TYPE}, {INDEX_TYPE}") } else { kind.to_owned() };
+        let headers = HeaderMap::from_iter([("accept".parse()?, takes.parse()?)]);
         let mut answer = self.send(Method::GET, &self.path("manifests", wanted), headers, Vec::new()).await?;
         match answer.status.as_u16() {
             200 => {}
-            404 => return Ok(None),
+            404 => return Ok(Err(refused("does not give the manifest", answer).await)),
             _ => return Err(refused("does not give the manifest", answer).await),
         }
         match header(&answer.headers, "content-type").split(';').next().unwrap_or_default().trim() {
@@ -179,7 +185,7 @@ impl Registry {
         }
         let bytes = answer.collect(MAX_DOCUMENT_BYTES).await.context("the manifest")?;
         check_digest(&bytes, wanted, header(&answer.headers, "docker-content-digest"))?;
-        Ok(Some(bytes))
+        Ok(Ok(bytes))
     }
 
     /// Puts a manifest, or a list of them, under a tag or its digest; gives what the registry says to that.

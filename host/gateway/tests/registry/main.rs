@@ -102,7 +102,20 @@ fn what_was_pushed_is_pulled_by_tag_and_by_digest_with_its_signature() {
     desk.push(&registry, ":again");
     let sent: Vec<String> = registry.record().into_iter().filter(|a| a.method == "PUT").map(|a| a.path).collect();
     assert!(sent.iter().all(|path| path.contains("/manifests/")), "{sent:?}");
-    desk.refused(&format!("plugin pull {}", registry.reference(":none")), &["there is no `none`", "plugins/mine"]);
+    let absent = ["there is no `none`", "plugins/mine", "MANIFEST_UNKNOWN: manifest unknown"];
+    desk.refused(&format!("plugin pull {}", registry.reference(":none")), &absent);
+}
+
+/// Registries do not give a list to whom has not said that it may be one.
+#[test]
+fn a_tag_that_is_a_list_of_artifacts_is_said_to_be_one() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.push(&registry, ":1");
+    let index = "application/vnd.oci.image.index.v1+json";
+    registry.put("1", &serde_json::json!({"schemaVersion": 2, "mediaType": index, "manifests": []}));
+    let parts = ["`1` is a list of artifacts", "name its digest"];
+    desk.refused(&format!("plugin pull {}", registry.reference(":1")), &parts);
+    desk.good(&format!("plugin pull {}", registry.reference(&format!("@{}", desk.artifact()))));
 }
 
 #[test]

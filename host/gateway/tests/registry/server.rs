@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, LINK, LOCATION, WWW_AUTHENTICATE};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, LINK, LOCATION, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -251,7 +251,9 @@ async fn answer(state: &Mutex<State>, door: &Door, request: Request<Incoming>) -
     let body = body.collect().await.unwrap().to_bytes();
     let authorization =
         parts.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
-    let kind = parts.headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+    // Of what comes, or of what may.
+    let kind = parts.headers.get(CONTENT_TYPE).or(parts.headers.get(ACCEPT));
+    let kind = kind.map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
     let path = parts.uri.path_and_query().unwrap().to_string();
     let mut state = state.lock().unwrap();
     state.record.push(Asked { method: parts.method.clone(), path: path.clone(), authorization: authorization.clone() });
@@ -280,7 +282,7 @@ fn serve(state: &mut State, method: &Method, path: &str, kind: &str, body: Bytes
     if let Some(which) = path.strip_prefix("manifests/") {
         return match *method {
             Method::PUT => put_manifest(state, which, kind, body),
-            _ => get_manifest(state, which),
+            _ => get_manifest(state, which, kind),
         };
     }
     if let (Some(Fault::Referrers(status)), true) = (&state.fault, path.starts_with("referrers/")) {
@@ -355,9 +357,15 @@ fn put_manifest(state: &mut State, tag: &str, kind: &str, body: Bytes) -> Respon
     answer
 }
 
-fn get_manifest(state: &State, which: &str) -> Response<Sent> {
-    let Some(manifest) = state.manifests.get(which).cloned() else { return reply(404, "{}") };
+fn get_manifest(state: &State, which: &str, takes: &str) -> Response<Sent> {
+    let unknown =
+        |why| reply(404, format!("{{\"errors\": [{{\"code\": \"MANIFEST_UNKNOWN\", \"message\": \"{why}\"}}]}}"));
+    let Some(manifest) = state.manifests.get(which).cloned() else { return unknown("manifest unknown") };
     let digest = sha256(&manifest);
+    let said = serde_json::from_slice::<serde_json::Value>(&manifest).unwrap_or_default()["mediaType"].clone();
+    if said == INDEX && !takes.contains(INDEX) {
+        return unknown("OCI index found, but accept header does not support OCI indexes");
+    }
     let (kind, body) = match &state.fault {
         Some(Fault::Signatures(200, kind)) if which.ends_with(".sig") => (*kind, manifest),
         Some(Fault::Signatures(status, _)) if which.ends_with(".sig") => return reply(*status, "{}"),
@@ -366,7 +374,7 @@ fn get_manifest(state: &State, which: &str) -> Response<Sent> {
             (MANIFEST, Bytes::from(String::from_utf8_lossy(&manifest).replace("template", "tomplate")))
         }
         Some(Fault::EndlessManifest) => (MANIFEST, Bytes::from(vec![b' '; 8 << 20])),
-        _ if which.starts_with("sha256-") && !which.ends_with(".sig") => (INDEX, manifest),
+        _ if said == INDEX || (which.starts_with("sha256-") && !which.ends_with(".sig")) => (INDEX, manifest),
         _ => (MANIFEST, manifest),
     };
     let mut answer = reply(200, body);
