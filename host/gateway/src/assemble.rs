@@ -97,6 +97,7 @@ fn load_stages(
     config.plugins.fit(&mut pipeline);
     let admission = Admission::new(config)?;
     let stages = stages::load(&plugins.0, &pipeline, &config.models, &config.tenants, &admission, facts)?;
+    facts.extend(admission.fact(config));
     Ok((stages, pipeline))
 }
 

@@ -224,7 +224,7 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         ("[compute]", old.compute == new.compute),
         ("[engine]", old.engine == new.engine),
         ("[store]", old.store == new.store),
-        ("[plugins] beside trusted_keys", old.plugins.is_as_large_as(&new.plugins)),
+        ("[plugins] beside trusted_keys and locked", old.plugins.is_as_large_as(&new.plugins)),
         ("[egress]", old.egress == new.egress),
         ("[shared]", old.shared == new.shared),
         ("[traces]", old.traces == new.traces),

@@ -478,6 +478,29 @@ fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
     desk.good("check tidegate.toml");
 }
 
+#[test]
+fn a_lock_that_is_missing_is_told_and_is_an_error_where_the_config_wants_one() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    let unpinned = "ARE NOT PINNED: there is no tidegate.lock; `tidegate plugin lock tidegate.toml` makes it";
+    desk.config("file = \"mine.wasm\"", "");
+    assert!(desk.good("check tidegate.toml").contains(unpinned));
+    desk.good("plugin lock tidegate.toml");
+    assert!(!desk.good("check tidegate.toml").contains("PINNED"));
+    desk.config("file = \"mine.wasm\"", "locked = true");
+    desk.good("check tidegate.toml");
+    std::fs::remove_file(desk.path("tidegate.lock")).unwrap();
+    let wanted =
+        ["plugins.locked is set, and there is no tidegate.lock", "`tidegate plugin lock tidegate.toml` makes it"];
+    desk.refused("check tidegate.toml", &wanted);
+    desk.good("plugin lock tidegate.toml");
+    desk.good("check tidegate.toml");
+    // What the program carries needs none.
+    let shipped = "[plugins]\nlocked = true\n[[pipeline.stage]]\nplugin = \"pii-guard\"\n";
+    std::fs::write(desk.path("shipped.toml"), shipped).unwrap();
+    assert!(!desk.good("check shipped.toml").contains("PINNED"));
+}
+
 /// Who names another file or tag upgrades as well.
 #[test]
 fn what_asks_for_more_is_refused_under_another_name_too() {

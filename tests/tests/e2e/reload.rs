@@ -93,7 +93,7 @@ async fn a_changed_config_is_taken_whole_and_a_bad_one_not_at_all() {
         ),
         (format!("[server]\nmax_inflight = 7\n{good}"), "[server] has changed, which needs a restart"),
         (format!("[[models]]\nname = \"m\"\npath = \"bundled\"\n{good}"), "[[models]] has changed"),
-        (format!("[plugins]\nmemory_mib = 2048\n{good}"), "[plugins] beside trusted_keys has changed"),
+        (format!("[plugins]\nmemory_mib = 2048\n{good}"), "[plugins] beside trusted_keys and locked has changed"),
     ] {
         files.write(&bad);
         let (refused, body) = reload(&gateway).await;

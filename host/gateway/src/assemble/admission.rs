@@ -66,7 +66,21 @@ impl Found {
 impl Admission {
     pub(crate) fn new(config: &Config) -> anyhow::Result<Self> {
         let lock = config.source.as_deref().map(Lock::load).transpose()?.flatten();
+        if config.plugins.locked && lock.is_none() && names_others(config) {
+            let Some(file) = &config.source else {
+                bail!("plugins.locked needs a config file, beside which the lock is")
+            };
+            let (lock, remedy) = (Lock::file(file), remedy(file, ""));
+            bail!("plugins.locked is set, and there is no {}; `{remedy}` makes it", lock.display());
+        }
         Ok(Self { trusted: config.plugins.trusted_keys.clone(), lock, config: config.source.clone() })
+    }
+
+    /// A line about plugins of a config that nothing pins.
+    pub(crate) fn fact(&self, config: &Config) -> Option<String> {
+        let file = self.config.as_deref().filter(|_| self.lock.is_none() && names_others(config))?;
+        let (lock, remedy) = (Lock::file(file), remedy(file, ""));
+        Some(format!("plugins   ARE NOT PINNED: there is no {}; `{remedy}` makes it", lock.display()))
     }
 
     /// The component of a stage that names one; `None` where a shipped plugin is meant.
@@ -145,6 +159,11 @@ pub(crate) fn source(stage: &StageConfig) -> Option<String> {
     }
     let text = stage.source.as_ref()?;
     Some(Reference::parse(text).map_or_else(|_| text.clone(), |reference| reference.to_string()))
+}
+
+/// Whether stages name plugins that the program does not carry.
+fn names_others(config: &Config) -> bool {
+    config.pipeline.iter().flat_map(|pipeline| &pipeline.stage).any(|stage| source(stage).is_some())
 }
 
 fn remedy(config: &Path, option: &str) -> String {

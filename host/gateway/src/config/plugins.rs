@@ -24,6 +24,8 @@ const MAX_RESERVED_MIB: usize = 64 << 20;
 pub struct PluginsConfig {
     /// With keys here, every plugin that the program does not carry must be signed by one of them.
     pub trusted_keys: Vec<PublicKey>,
+    /// Whether a lock must be there where stages name plugins that the program does not carry.
+    pub locked: bool,
     /// Live instances of all plugins and tenants; past it only for tenants below their share of it.
     pub instances: u32,
     /// The same, beside those, of plugins that wait for others (`http`, `models`, `kv` and `vectors` in the store).
@@ -60,6 +62,7 @@ impl Default for PluginsConfig {
         let sandbox = SandboxConfig::default();
         Self {
             trusted_keys: Vec::new(),
+            locked: false,
             instances: sandbox.total_instances,
             waiting_instances: sandbox.total_waiting_instances,
             memory_mib: sandbox.total_memory_bytes >> 20,
@@ -182,8 +185,8 @@ impl PluginsConfig {
 
     /// Whether both have the same bounds and places, which hold from the start on.
     pub(crate) fn is_as_large_as(&self, other: &Self) -> bool {
-        let without_keys = |config: &Self| Self { trusted_keys: Vec::new(), ..config.clone() };
-        without_keys(self) == without_keys(other)
+        let bounds = |config: &Self| Self { trusted_keys: Vec::new(), locked: false, ..config.clone() };
+        bounds(self) == bounds(other)
     }
 }
 
