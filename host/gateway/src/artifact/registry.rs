@@ -9,6 +9,7 @@ mod auth;
 mod blobs;
 mod credentials;
 mod referrers;
+mod retry;
 mod url;
 
 pub(crate) use url::certificates;
@@ -206,13 +207,13 @@ impl Registry {
     async fn send(&self, method: Method, path: &str, headers: HeaderMap, body: Vec<u8>) -> anyhow::Result<Response> {
         let mut request = Request { method, path: path.to_owned(), headers, body: body.into() };
         self.auth.sign(&mut request.headers);
-        let answer = self.connector.send(&request).await?;
+        let answer = retry::send(&self.connector, &request).await?;
         if answer.status.as_u16() != 401 {
             return Ok(answer);
         }
         self.auth.authenticate(&answer.headers, &self.access, &self.origin).await?;
         self.auth.sign(&mut request.headers);
-        let answer = self.connector.send(&request).await?;
+        let answer = retry::send(&self.connector, &request).await?;
         if answer.status.as_u16() == 401 {
             return Err(refused("does not take the credentials", answer).await);
         }
@@ -250,8 +251,12 @@ async fn refused(what: &str, mut answer: Response) -> anyhow::Error {
         }
         _ => "",
     };
+    let later = match header(&answer.headers, "retry-after") {
+        seconds if seconds.parse::<u32>().is_ok() => format!("; it may in {seconds} s"),
+        _ => String::new(),
+    };
     let joint = if words.is_empty() { "" } else { ", " };
-    let said = format!("the registry {what} ({}{joint}{words}){hint}", answer.status);
+    let said = format!("the registry {what} ({}{joint}{words}){hint}{later}", answer.status);
     Refused { status: answer.status.as_u16(), said }.into()
 }
 

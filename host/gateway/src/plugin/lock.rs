@@ -1,5 +1,5 @@
 //! `tidegate plugin lock CONFIG`: pins what the config's plugins are, and shows what a newer one asks for before it is
-//! taken. Nothing is written unless everything can be.
+//! taken. The lock is not written unless all of it can be; what was fetched for it is kept in any case.
 
 use super::{LockArgs, workbench};
 use crate::artifact::layout::Layout;
@@ -25,12 +25,6 @@ pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     if report.widens && !args.allow_more {
         bail!("it asks for more than what was locked, or guards less (`+`); if that is wanted, add --allow-more");
-    }
-    for (entry, found) in &found {
-        if let (Some(artifact), true) = (found.artifact(), entry.is_pulled()) {
-            // One tag each: two of one component may differ in what they say of it.
-            Layout::open_or_make(&Lock::store(&args.config))?.add(artifact, artifact.digest().hex())?;
-        }
     }
     let count = found.len();
     let file = Lock::new(found.into_iter().map(|(entry, _)| entry).collect()).save(&args.config)?;
@@ -92,6 +86,7 @@ impl Bench<'_> {
             entry.signed_by = signature::verify(&artifact.signatures, &artifact.digest(), trusted).good;
             entry.artifact = Some(artifact.digest());
         }
+        self.keep(&entry, &found)?;
         Ok((entry, found))
     }
 
@@ -106,6 +101,13 @@ impl Bench<'_> {
             reference.digest = Some(digest.clone());
         }
         Ok(Found::Packed(Box::new(place::pull(&reference, access).await?)))
+    }
+
+    /// Puts what was pulled into the store, where nobody looks for it by anything but its digest: what comes after it may fail.
+    fn keep(&self, entry: &Entry, found: &Found) -> anyhow::Result<()> {
+        let Some(artifact) = found.artifact().filter(|_| entry.is_pulled()) else { return Ok(()) };
+        // One tag each: two of one component may differ in what they say of it.
+        Layout::open_or_make(&Lock::store(&self.args.config))?.add(artifact, artifact.digest().hex())
     }
 
     /// What was pulled before. Where no trusted key has signed that, there may be new signatures where it is from.

@@ -6,6 +6,7 @@ mod bundles;
 mod server;
 
 use base64::Engine;
+use hyper::Method;
 use server::{Door, Fault, Registry};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -153,6 +154,59 @@ fn a_registry_that_lies_is_caught_and_nothing_is_written() {
     }
     registry.fault(None);
     desk.good(&format!("plugin pull {} --output taken", registry.reference(":1")));
+}
+
+#[test]
+fn what_only_asks_is_asked_again_while_a_registry_is_busy_and_no_longer() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.push(&registry, ":1");
+    let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
+    for fault in [
+        Fault::Busy(Method::GET, 3, 503, "0"),
+        Fault::Busy(Method::GET, 2, 429, ""),
+        Fault::Busy(Method::GET, 1, 502, "1"),
+        Fault::CutOff(2),
+    ] {
+        registry.fault(Some(fault.clone()));
+        assert!(desk.good(&pull).contains("asking again in"), "{fault:?}");
+    }
+    registry.record();
+    registry.fault(Some(Fault::Busy(Method::GET, 99, 504, "0")));
+    desk.refused(&pull, &["does not give the manifest", "504"]);
+    assert_eq!(registry.record().len(), 4);
+    registry.fault(Some(Fault::Busy(Method::GET, 99, 429, "11")));
+    desk.refused(&pull, &["429", "; it may in 11 s"]);
+    assert_eq!(registry.record().len(), 1);
+    registry.fault(Some(Fault::Busy(Method::GET, 99, 500, "0")));
+    desk.refused(&pull, &["500"]);
+    assert_eq!(registry.record().len(), 1);
+    // What changes something is not sent twice.
+    registry.fault(Some(Fault::Busy(Method::PUT, 1, 503, "0")));
+    desk.refused(&format!("plugin push {} --from mine.oci", registry.reference(":2")), &["does not take", "503"]);
+}
+
+#[test]
+fn who_gives_tokens_is_asked_again_too() {
+    let (mut desk, tokens) = (Desk::new(), Registry::start(Door::Open));
+    let registry = Registry::start(Door::Bearer(format!("http://{}/token", tokens.addr)));
+    desk.environment = credentials(&registry);
+    tokens.fault(Some(Fault::Busy(Method::GET, 1, 503, "0")));
+    desk.push(&registry, ":1");
+}
+
+/// Only the lock is all or nothing.
+#[test]
+fn what_was_fetched_for_a_lock_is_kept_where_another_plugin_fails() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.push(&registry, ":1");
+    let stage = |tag: &str| {
+        let source = registry.reference(tag);
+        format!("[[pipeline.stage]]\nplugin = \"mine\"\nsource = \"{source}\"\n")
+    };
+    std::fs::write(desk.path("tidegate.toml"), stage(":1") + &stage(":2")).unwrap();
+    desk.refused("plugin lock tidegate.toml", &["there is no `2`"]);
+    assert!(!desk.path("tidegate.lock").exists());
+    assert!(desk.index("tidegate-plugins").contains(&desk.artifact()));
 }
 
 #[test]

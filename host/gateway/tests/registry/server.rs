@@ -4,13 +4,14 @@
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, LINK, LOCATION, WWW_AUTHENTICATE};
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, LINK, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use ring::digest::{SHA256, digest};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -46,6 +47,10 @@ pub enum Fault {
     Referrers(u16),
     /// Manifests of signatures have this status and type.
     Signatures(u16, &'static str),
+    /// So many requests of a method are answered with this status and `Retry-After`, where that is not empty.
+    Busy(Method, usize, u16, &'static str),
+    /// So many connections are cut off when they ask.
+    CutOff(usize),
     /// Lists of what belongs to an artifact go on elsewhere.
     NextPage(String),
 }
@@ -107,7 +112,12 @@ impl Registry {
                 let (state, door, tls) = (state.clone(), door.clone(), tls.clone());
                 let service = service_fn(move |request| {
                     let (state, door) = (state.clone(), door.clone());
-                    async move { Ok::<_, Infallible>(answer(&state, &door, request).await) }
+                    async move {
+                        if cuts_off(&state) {
+                            return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+                        }
+                        Ok(answer(&state, &door, request).await)
+                    }
                 });
                 tokio::spawn(async move {
                     let http = hyper::server::conn::http1::Builder::new();
@@ -235,6 +245,29 @@ impl Body for Sent {
     }
 }
 
+fn cuts_off(state: &Mutex<State>) -> bool {
+    match &mut state.lock().unwrap().fault {
+        Some(Fault::CutOff(left)) if *left > 0 => {
+            *left -= 1;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn busy(state: &mut State, asked: &Method) -> Option<Response<Sent>> {
+    let Some(Fault::Busy(method, left, status, after)) = &mut state.fault else { return None };
+    if method != asked || *left == 0 {
+        return None;
+    }
+    *left -= 1;
+    let mut answer = reply(*status, "");
+    if !after.is_empty() {
+        answer.headers_mut().insert(RETRY_AFTER, after.parse().unwrap());
+    }
+    Some(answer)
+}
+
 fn sha256(bytes: &[u8]) -> String {
     let hex: String = digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")
@@ -257,6 +290,9 @@ async fn answer(state: &Mutex<State>, door: &Door, request: Request<Incoming>) -
     let path = parts.uri.path_and_query().unwrap().to_string();
     let mut state = state.lock().unwrap();
     state.record.push(Asked { method: parts.method.clone(), path: path.clone(), authorization: authorization.clone() });
+    if let Some(answer) = busy(&mut state, &parts.method) {
+        return answer;
+    }
     if path.starts_with("/token?") {
         let body = if authorization == "Basic dTpw" { "{\"token\": \"t0k\"}" } else { "{\"access_token\": \"anon\"}" };
         return reply(200, body);

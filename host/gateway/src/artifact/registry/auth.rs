@@ -6,7 +6,7 @@
 
 use super::credentials::Credentials;
 use super::url::Target;
-use super::{Access, refused};
+use super::{Access, refused, retry};
 use anyhow::{Context, bail};
 use arc_swap::ArcSwapOption;
 use serde::Deserialize;
@@ -92,7 +92,7 @@ impl Auth {
         }
         let path = target.clone().with("scope", &scope).path;
         let request = Request { method: Method::GET, path, headers, body: Default::default() };
-        let mut answer = access.connector(&target.origin)?.send(&request).await?;
+        let mut answer = retry::send(&access.connector(&target.origin)?, &request).await?;
         if answer.status.as_u16() != 200 {
             return Err(refused("gives no token", answer).await.context(format!("at {}", target.origin)));
         }

@@ -2,7 +2,7 @@
 //! asked for there without credentials, and what comes must still have the digest.
 
 use super::url::Target;
-use super::{Registry, header, refused};
+use super::{Registry, header, refused, retry};
 use crate::artifact::digest::Digest;
 use crate::artifact::manifest::Descriptor;
 use anyhow::{Context, bail};
@@ -47,9 +47,9 @@ impl Registry {
         };
         if target.origin == self.origin {
             self.auth.sign(&mut request.headers);
-            return Ok(self.connector.send(&request).await?);
+            return Ok(retry::send(&self.connector, &request).await?);
         }
-        Ok(self.access.connector(&target.origin)?.send(&request).await?)
+        Ok(retry::send(&self.access.connector(&target.origin)?, &request).await?)
     }
 
     /// Puts bytes, where they are not there already.
