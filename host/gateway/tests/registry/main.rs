@@ -224,6 +224,12 @@ fn a_redirect_is_followed_without_credentials_and_no_further_than_it_may() {
     let asked = elsewhere.record();
     assert!(asked.len() == 3 && asked.iter().all(|asked| asked.authorization.is_empty()), "{asked:?}");
 
+    // What is elsewhere is there, and not sent again.
+    registry.record();
+    desk.push(&registry, ":again");
+    assert!(registry.record().iter().all(|asked| asked.method != Method::POST), "uploads were begun");
+    assert!(elsewhere.record().is_empty());
+
     // The other place must give the same bytes, and the way there must end.
     registry.fault(Some(Fault::Redirect(format!("http://{}/nowhere/", elsewhere.addr))));
     desk.refused(&pull, &["does not give the content", "404"]);
