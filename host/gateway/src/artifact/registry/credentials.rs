@@ -2,7 +2,7 @@
 //! `docker login`, `oras login` and others write.
 
 use crate::config::variable;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
@@ -44,6 +44,9 @@ struct DockerConfig {
 struct DockerAuth {
     #[serde(default)]
     auth: String,
+    /// In the place of a password, which then is empty.
+    #[serde(default, rename = "identitytoken")]
+    identity_token: String,
 }
 
 fn docker_config() -> Option<PathBuf> {
@@ -54,7 +57,16 @@ fn docker_config() -> Option<PathBuf> {
 fn from_docker(text: &str, host: &str) -> anyhow::Result<Option<Credentials>> {
     let config: DockerConfig = serde_json::from_str(text).context("it is no docker config")?;
     let name = if host == "docker.io" { "https://index.docker.io/v1/" } else { host };
-    let Some(found) = config.auths.get(name).filter(|found| !found.auth.is_empty()) else { return Ok(None) };
+    let Some(found) = config.auths.get(name) else { return Ok(None) };
+    if !found.identity_token.is_empty() {
+        bail!(
+            "the entry of {host} is an identity token, which is not read; set TIDEGATE_REGISTRY_HOST, TIDEGATE_REGISTRY_USER \
+             and TIDEGATE_REGISTRY_PASSWORD, or log in there with a name and a password or access token"
+        );
+    }
+    if found.auth.is_empty() {
+        return Ok(None);
+    }
     let both = BASE64.decode(&found.auth).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     let both = both.as_deref().and_then(|both| both.split_once(':'));
     let (user, password) = both.with_context(|| format!("the entry of {host} is not base64 of `user:password`"))?;
@@ -75,5 +87,14 @@ mod tests {
         );
         assert!(from_docker(text, "a").unwrap().is_none() && from_docker(text, "b").unwrap().is_none());
         assert!(from_docker(text, "c").is_err() && from_docker("[", "a").is_err());
+    }
+
+    /// As Azure's: the password is empty.
+    #[test]
+    fn an_identity_token_is_refused_by_its_name() {
+        let text = r#"{"auths": {"a": {"auth": "MDAwMDo=", "identitytoken": "t0k"}}}"#;
+        let why = from_docker(text, "a").err().unwrap().to_string();
+        assert!(why.contains("the entry of a is an identity token") && !why.contains("t0k"), "{why}");
+        assert!(why.contains("TIDEGATE_REGISTRY_PASSWORD"), "{why}");
     }
 }
