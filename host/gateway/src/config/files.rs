@@ -59,9 +59,11 @@ impl Seen {
 /// All that is read with a config: itself, its lock, its plugins, its certificates.
 fn named(config: &Config) -> impl Iterator<Item = PathBuf> {
     let stages = config.pipeline.iter().flat_map(|pipeline| &pipeline.stage);
-    let plugins = stages.filter_map(|stage| stage.file.clone()).map(|file| match file.is_dir() {
-        true => Layout::index_file(&file),
-        false => file,
+    let plugins = stages.filter_map(|stage| match (&stage.file, &stage.source) {
+        (Some(file), _) if file.is_dir() => Some(Layout::index_file(file)),
+        (Some(file), _) => Some(file.clone()),
+        (None, Some(_)) => Some(Layout::index_file(&Lock::store(config.source.as_deref()?))),
+        (None, None) => None,
     });
     let tls = config.server.tls.iter().flat_map(|tls| [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()]);
     let certificates = tls.flatten().cloned();
@@ -73,6 +75,20 @@ mod tests {
     use super::*;
     use std::fs::{File, OpenOptions};
     use std::time::{Duration, SystemTime};
+
+    /// Where it comes after the config that names it, that is a change.
+    #[test]
+    fn what_is_pulled_for_a_config_belongs_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tidegate.toml");
+        let has = |stage: &str| {
+            std::fs::write(&file, format!("[[pipeline.stage]]\nplugin = \"pii-guard\"\n{stage}")).unwrap();
+            let seen = Config::load(&file).unwrap().files;
+            seen.0.contains_key(&folder.path().join("tidegate-plugins/index.json"))
+        };
+        assert!(has("source = \"oci://localhost:1/mine:1\"\n"));
+        assert!(!has(""));
+    }
 
     #[test]
     fn a_file_of_the_same_size_and_time_is_seen_to_be_another() {
