@@ -12,7 +12,7 @@ pub use models::run_worker;
 pub use stages::{HOLDBACK_BYTES, TOP_K};
 
 use crate::bundled;
-use crate::config::{Config, ModelConfig, PipelineConfig};
+use crate::config::{Config, ModelConfig, PipelineConfig, check_loaded_plugins};
 use crate::outside::InStore;
 use crate::outside::http::PluginHttp;
 use crate::outside::models::PluginModels;
@@ -97,6 +97,7 @@ fn load_stages(
     config.plugins.fit(&mut pipeline);
     let admission = Admission::new(config)?;
     let stages = stages::load(&plugins.0, &pipeline, &config.models, &config.tenants, &admission, facts)?;
+    check_loaded_plugins(config, |plugin| stages::brings(&stages, plugin))?;
     facts.extend(admission.fact(config));
     Ok((stages, pipeline))
 }

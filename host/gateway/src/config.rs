@@ -41,6 +41,7 @@ pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig};
 pub use pipeline::{BreakerConfig, LimitsConfig, PipelineConfig, StageConfig, WhenConfig};
 pub use plugins::{KeptIn, PluginsConfig};
 
+pub(crate) use keys::check_loaded_plugins;
 pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
 pub use models::ModelConfig;

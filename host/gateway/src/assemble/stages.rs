@@ -67,6 +67,13 @@ pub(super) fn load(
     Ok(stages)
 }
 
+/// Whether a plugin brings tools, passages or memories to requests.
+pub(super) fn brings(stages: &Stages, plugin: &str) -> bool {
+    let retrievers = stages.retrievers.iter().map(|retriever| &retriever.stage);
+    let memories = stages.memories.iter().map(|memory| &memory.stage);
+    stages.tools.iter().chain(retrievers).chain(memories).any(|stage| &*stage.name == plugin)
+}
+
 /// Why stages did not load, once for each.
 pub(super) fn failed(stages: &Stages) -> Vec<Arc<str>> {
     let retrievers = stages.retrievers.iter().map(|retriever| &retriever.stage);

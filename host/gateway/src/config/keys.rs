@@ -1,7 +1,7 @@
 //! `[[keys]]`: who may ask, for what, how much, and until when.
 
 use super::{BudgetConfig, Config, StageConfig, quota};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Deserializer};
 use std::time::{Duration, SystemTime};
 use tidegate_api::Group;
@@ -146,11 +146,30 @@ pub(super) fn check_plugins(plugins: Option<&[String]>, config: &Config) -> anyh
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             bail!("there is no plugin `{name}` in [pipeline]; there are: {known}");
         }
-        if !named.any(StageConfig::may_bring) {
-            bail!("`plugins` is about tools, retrievers and memories; `{name}` is none, and runs for all callers");
+        ensure!(named.any(StageConfig::may_bring), "{}", brings_nothing(name));
+    }
+    Ok(())
+}
+
+/// The same of all lists, now that it is known of each plugin what its stages are, be it that the config does not say so.
+pub(crate) fn check_loaded_plugins(config: &Config, brings: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    let keys = config.keys.iter().map(|key| (format!("key `{}`", key.name), &key.plugins));
+    let issuers = config.auth.issuer.iter().map(|one| (format!("auth.issuer `{}`", one.name), &one.plugins));
+    let certificates =
+        config.auth.certificate.iter().map(|one| (format!("auth.certificate `{}`", one.name), &one.plugins));
+    let projects = config.tenants.iter().flat_map(|(tenant, of)| {
+        of.projects.iter().map(move |(name, one)| (format!("tenants.{tenant}.projects.{name}"), &one.plugins))
+    });
+    for (whose, plugins) in keys.chain(issuers).chain(certificates).chain(projects) {
+        if let Some(name) = plugins.iter().flatten().find(|name| !brings(name)) {
+            bail!("{whose}: {}", brings_nothing(name));
         }
     }
     Ok(())
+}
+
+fn brings_nothing(name: &str) -> String {
+    format!("`plugins` is about tools, retrievers and memories; `{name}` is none, and runs for all callers")
 }
 
 pub(super) fn groups(names: Option<&[String]>) -> anyhow::Result<Option<Vec<Group>>> {
@@ -260,11 +279,12 @@ mod tests {
             ("project_role = \"admin\"\nrole = \"admin\"", "keep one"),
             ("models = [\"no-such\"]", "there are: tidegate-starter"),
             ("models = [\"auto\"]", "could choose"),
-            ("plugins = [\"no-such\"]", "there are: pii-guard, calculator"),
+            ("plugins = [\"no-such\"]", "there are: calculator"),
             (
                 "plugins = [\"g\"]\n[[pipeline.stage]]\nplugin = \"g\"\nstages = [\"prompt-guard\"]",
                 "runs for all callers",
             ),
+            ("plugins = [\"pii-guard\"]", "runs for all callers"),
             ("endpoints = [\"chats\"]", "there are: chat, completions"),
             ("expires = \"tomorrow\"", "`tomorrow` is no moment"),
             ("expires = 5", "`5` is no moment"),

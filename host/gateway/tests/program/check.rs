@@ -50,6 +50,15 @@ fn check_says_what_is_wrong_and_where() {
         ("[server.tls]\ncert = \"none.pem\"\nkey = \"none.pem\"\n".to_owned(), vec!["none.pem"]),
         ("[[models]]\nname = \"m\"\nupstream = \"ftp://x\"\n".to_owned(), vec!["model `m`"]),
         (key("first") + &key("second"), vec!["first", "second"]),
+        // What it is, is known once it is loaded.
+        (
+            format!("{}plugins = [\"pii-guard\"]\n{}", key("k"), stage("")),
+            vec!["key `k`: `plugins` is about tools", "`pii-guard` is none"],
+        ),
+        (
+            format!("[tenants.a.projects.web]\nplugins = [\"pii-guard\"]\n{}", stage("")),
+            vec!["tenants.a.projects.web: `plugins` is about tools", "`pii-guard` is none"],
+        ),
         (events("webhook = \"billing\""), vec!["store.events.webhook"]),
         (events("nats = \"http://x\""), vec!["store.events.nats"]),
         (
