@@ -199,8 +199,8 @@ pub struct Limits {
     pub log_bytes: usize,
     /// Live instances of one tenant.
     pub instances: usize,
-    /// The same for a plugin that waits for others (`http`, `models`, a store of `kv` that waits): an instance that waits costs
-    /// memory, no CPU.
+    /// The same for a plugin that waits for others (`http`, `models`, `documents`, a store of `kv` or `vectors` that waits): an
+    /// instance that waits costs memory, no CPU.
     pub waiting_instances: usize,
 }
 

@@ -123,8 +123,8 @@ pub struct LimitsConfig {
     pub output_bytes: Option<usize>,
     /// Log bytes of one call. Default 16 KiB.
     pub log_bytes: Option<usize>,
-    /// Live instances of one tenant. Default 8; 512 for a plugin that waits for others (`http`, `models`, `kv` in
-    /// the store).
+    /// Live instances of one project, or of a tenant where its requests are in none. Default 8; 512 for a plugin that waits
+    /// for others (`http`, `models`, `documents`, `kv` and `vectors` in the store).
     pub instances: Option<usize>,
     /// Bytes that a stream guard may withhold. Default 512.
     pub holdback_bytes: Option<usize>,

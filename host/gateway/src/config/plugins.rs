@@ -28,7 +28,7 @@ pub struct PluginsConfig {
     pub locked: bool,
     /// Live instances of all plugins and tenants; past it only for tenants below their share of it.
     pub instances: u32,
-    /// The same, beside those, of plugins that wait for others (`http`, `models`, `kv` and `vectors` in the store).
+    /// The same, beside those, of plugins that wait for others (`http`, `models`, `documents`, `kv` and `vectors` in the store).
     pub waiting_instances: u32,
     /// Memory of all instances together; past it only for tenants below their share of it.
     pub memory_mib: usize,
