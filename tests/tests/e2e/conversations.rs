@@ -447,6 +447,17 @@ async fn an_item_that_is_too_long_to_keep_is_refused_by_its_place() {
     assert_eq!((refused.status, refused.error().1), (400, json!("items[1]")));
 }
 
+/// A response that is in no conversation has a thread of its own, in which nobody could read them.
+#[tokio::test(flavor = "multi_thread")]
+async fn items_are_added_to_listed_conversations_only() {
+    let keeping = Keeping::start("[pipeline]\n").await;
+    let response = post(&keeping.gateway, "/v1/responses", json!({"model": "tidegate-starter", "input": "hi"})).await;
+    let thread = response["id"].as_str().unwrap().replace("resp_", "thread_");
+    let item = json!({"items": [{"role": "user", "content": "x"}]});
+    let refused = keeping.gateway.post(&format!("/v1/conversations/{thread}/items"), &item).await;
+    assert_eq!(refused.status, 404, "{:?}", refused.body);
+}
+
 /// Guards are shown what was said before, as it was, and not only what is asked now.
 #[tokio::test(flavor = "multi_thread")]
 async fn guards_see_the_history() {

@@ -38,7 +38,9 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let conversations = exchange.writable()?;
     let asked = exchange.read(wire::parse_items).await?;
     let new = new_messages("items", asked)?;
-    let written = conversations.append(exchange.caller.owner(), exchange.word(0), &At::Leaf, &new).await;
+    // Not the thread of a response, which nobody could read them in.
+    let conversation = find(&exchange).await?;
+    let written = conversations.append(exchange.caller.owner(), &conversation.id, &At::Leaf, &new).await;
     written.map_err(store_failed)?.ok_or_else(|| not_found("conversation"))?;
     let items: Vec<Value> = new.iter().map(|new| item(&new.id, &new.message, new.status.as_str())).collect();
     Ok(json(wire::page(items, false).to_string()))
