@@ -4,17 +4,13 @@ use crate::config::{Config, StoreConfig};
 use anyhow::Context;
 use std::time::Duration;
 use tidegate_api::{Behind, Kept};
-use tidegate_store::conversations::{ago_ms, now_ms};
+use tidegate_store::conversations::ago_ms;
 use tidegate_store::{Conversations, Db};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tokio::task::JoinHandle;
 
 /// How often what was deleted long enough ago is removed.
 const TIDYING: Duration = Duration::from_secs(600);
-
-/// On a database of its own nothing else is being made when a server starts. On a shared one somebody may be at it for
-/// this long.
-const LONGEST_RESPONSE: Duration = Duration::from_secs(3600);
 
 /// How long a gateway may be silent before another makes what it has begun; longer than clocks differ.
 const LEASE: Duration = Duration::from_secs(30);
@@ -66,12 +62,9 @@ impl Keeping {
     /// Ends what a server before this one has left unended, then removes what was deleted, again and again.
     pub(crate) fn tidy(&self) -> JoinHandle<()> {
         let (conversations, purge_after) = (self.kept.conversations.clone(), self.purge_after);
-        let grace = if self.shared { LONGEST_RESPONSE } else { Duration::ZERO };
-        let begun = now_ms();
         tokio::spawn(async move {
             loop {
-                let before = if grace.is_zero() { begun } else { ago_ms(grace) };
-                if let Err(error) = close_abandoned(&conversations, before).await {
+                if let Err(error) = close_abandoned(&conversations).await {
                     tracing::warn!("responses that were cut off stay as they are for now: {error}");
                 }
                 purge(&conversations, ago_ms(purge_after)).await;
@@ -100,13 +93,14 @@ async fn say_so(conversations: &Conversations) {
 }
 
 /// A response whose server is no more has failed, and says so.
-async fn close_abandoned(conversations: &Conversations, before_ms: i64) -> Result<(), tidegate_store::StoreError> {
+async fn close_abandoned(conversations: &Conversations) -> Result<(), tidegate_store::StoreError> {
     let why = "the server was restarted while it made this response; ask again";
     let reject = Reject::new(RejectKind::Unavailable, Fault::Operator, why).code("server_restarted");
-    for (tenant, id, body) in conversations.abandoned(before_ms).await? {
+    for (tenant, id, body) in conversations.abandoned().await? {
         let failed = tidegate_wire::responses::failed_object(&body, &reject);
-        conversations.close_response(&tenant, &id, "failed", &failed).await?;
-        tracing::warn!(response = id, %tenant, "it was cut off by a restart, and has failed");
+        if conversations.close_response(&tenant, &id, "failed", &failed).await? {
+            tracing::warn!(response = id, %tenant, "it was cut off by a restart, and has failed");
+        }
     }
     Ok(())
 }

@@ -303,20 +303,27 @@ async fn responses_that_name_each_other_are_one_tree() {
 #[tokio::test]
 async fn a_response_is_begun_and_ended_and_what_never_ends_is_found() {
     on_each(|fresh| async move {
-        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        let ann = tenant("ann");
+        let [own, next] = ["own", "next"].map(|name| Conversations::of_gateway(fresh.db.clone(), name));
         let mut begun = turn("t", false, "r", "", At::Leaf);
         begun.response.status = "in_progress".into();
         let (input, output) = (std::mem::take(&mut begun.input), std::mem::take(&mut begun.output));
-        assert_eq!(store.put(&ann, &begun).await.unwrap(), Put::Written);
-        let abandoned = store.abandoned(i64::MAX).await.unwrap();
+        assert_eq!(own.put(&ann, &begun).await.unwrap(), Put::Written);
+        for (gateway, expected) in [(&own, 0), (&next, 1)] {
+            assert_eq!(gateway.abandoned().await.unwrap().len(), expected, "{}", fresh.name);
+        }
+        own.stay(std::time::Duration::from_secs(60)).await.unwrap();
+        assert!(next.abandoned().await.unwrap().is_empty(), "its gateway is there");
+        assert!(!next.close_response(&ann, "r", "failed", "{}").await.unwrap());
+        own.stay(std::time::Duration::ZERO).await.unwrap();
+        let abandoned = next.abandoned().await.unwrap();
         assert_eq!(abandoned, [(ann.clone(), "r".to_owned(), "{\"id\":\"r\"}".to_owned())], "{}", fresh.name);
-        assert!(store.abandoned(0).await.unwrap().is_empty());
         let response = NewResponse { status: "completed".into(), ..begun.response.clone() };
-        assert_eq!(store.put(&ann, &Turn { input, output, response, ..begun }).await.unwrap(), Put::Written);
-        store.close_response(&ann, "r", "failed", "{}").await.unwrap();
-        let stored = store.response(&ann, "r").await.unwrap().unwrap();
+        assert_eq!(own.put(&ann, &Turn { input, output, response, ..begun }).await.unwrap(), Put::Written);
+        assert!(!next.close_response(&ann, "r", "failed", "{}").await.unwrap(), "it has ended");
+        let stored = own.response(&ann, "r").await.unwrap().unwrap();
         assert_eq!((stored.status.as_str(), stored.leaf.as_str()), ("completed", "r-out"));
-        assert!(store.abandoned(i64::MAX).await.unwrap().is_empty());
+        assert!(next.abandoned().await.unwrap().is_empty());
     })
     .await;
 }

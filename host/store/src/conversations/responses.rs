@@ -11,6 +11,19 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 use tidegate_types::TenantId;
 
+/// Of a response that nobody makes any more, by the name of this gateway and the time.
+macro_rules! left_behind {
+    ($own:literal, $now:literal) => {
+        concat!(
+            "status IN ('queued', 'in_progress') AND gateway <> ",
+            $own,
+            " AND NOT EXISTS (SELECT 1 FROM gateways g WHERE g.name = responses.gateway AND g.until_ms > ",
+            $now,
+            ")"
+        )
+    };
+}
+
 /// A response to be written, or to be written anew with what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewResponse {
@@ -222,12 +235,16 @@ impl Conversations {
         Ok(responses)
     }
 
-    /// Responses that were begun before `before_ms` and never ended: their server is no more. Gives them tenant by
-    /// tenant, with their objects, for whoever can say on the wire that they failed.
-    pub async fn abandoned(&self, before_ms: i64) -> Result<Vec<(TenantId, String, String)>, StoreError> {
-        const ABANDONED: &str = "SELECT tenant, id, body FROM responses \
-             WHERE status IN ('queued', 'in_progress') AND created_ms < $1 AND deleted_ms = 0 LIMIT 1000";
-        let rows = sqlx::query(ABANDONED).bind(before_ms).fetch_all(self.db.pool()).await?;
+    /// Responses that never ended, and whose gateway is no more: neither this one, nor one that says that it is there
+    /// ([`Self::stay`]). Gives them tenant by tenant, with their objects, for whoever can say on the wire that they failed.
+    pub async fn abandoned(&self) -> Result<Vec<(TenantId, String, String)>, StoreError> {
+        const ABANDONED: &str = concat!(
+            "SELECT tenant, id, body FROM responses WHERE deleted_ms = 0 AND ",
+            left_behind!("$1", "$2"),
+            " LIMIT 1000"
+        );
+        let query = sqlx::query(ABANDONED).bind(&*self.gateway).bind(now_ms());
+        let rows = query.fetch_all(self.db.pool()).await?;
         let one = |row: &AnyRow| {
             let tenant: String = row.try_get("tenant")?;
             Ok((TenantId::new(tenant), row.try_get("id")?, row.try_get("body")?))
@@ -235,19 +252,21 @@ impl Conversations {
         rows.iter().map(one).collect()
     }
 
-    /// Says what became of a response that was abandoned.
+    /// Says what became of a response that was abandoned; whether it still was, and nobody makes it anew.
     pub async fn close_response(
         &self,
         tenant: &TenantId,
         id: &str,
         status: &str,
         body: &str,
-    ) -> Result<(), StoreError> {
-        const CLOSE: &str = "UPDATE responses SET status = $3, body = $4 \
-             WHERE tenant = $1 AND id = $2 AND status IN ('queued', 'in_progress')";
+    ) -> Result<bool, StoreError> {
+        const CLOSE: &str = concat!(
+            "UPDATE responses SET status = $3, body = $4 WHERE tenant = $1 AND id = $2 AND ",
+            left_behind!("$5", "$6")
+        );
         let query = sqlx::query(CLOSE).bind(tenant.as_str()).bind(id).bind(status).bind(body);
-        query.execute(self.db.pool()).await?;
-        Ok(())
+        let closed = query.bind(&*self.gateway).bind(now_ms()).execute(self.db.pool()).await?;
+        Ok(closed.rows_affected() > 0)
     }
 }
 
