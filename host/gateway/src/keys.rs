@@ -89,8 +89,23 @@ impl KeyDesk {
             // Others spend from the same budgets.
             true if books.is_shared => books.replace(&before.whole()).await,
             true => Ok(()),
-            false => self.take(Taken { kept, projects, ..before }, books).await,
+            false => {
+                let now = Taken { kept, projects, ..before.clone() };
+                self.let_go(&before, &now, books)?;
+                self.take(now, books).await
+            }
         }
+    }
+
+    /// Lets nobody in any more who has ended since. What is spent of budgets, which takes its time and may not be had, is for
+    /// those who come.
+    fn let_go(&self, before: &Taken, now: &Taken, books: &Books) -> anyhow::Result<()> {
+        let mut left = now.clone();
+        left.kept.retain(|key| before.kept.iter().any(|known| known.hash == key.hash));
+        left.projects.retain(|project| before.projects.iter().any(|known| known.id == project.id));
+        let auth = callers::auth(&left.whole(), &self.auth.issuers(), Some(&books.db))?;
+        self.auth.replace(auth);
+        Ok(())
     }
 
     /// The keys that were made here and that `by` may see, the refused ones included; none is shown.
@@ -194,14 +209,21 @@ impl KeyDesk {
     }
 
     async fn show(&self, kept: &KeptKey, secret: &str, books: &Books) -> Result<Value, Reject> {
-        self.apply(books).await?;
+        if let Err(reject) = self.apply(books).await {
+            // Nobody is told it a second time, and the store has it: it lets its caller in once the store answers.
+            tracing::warn!(key = kept.name, "a new key lets nobody in for now: {}", reject.message);
+        }
         let mut shown = shown(kept);
         shown["key"] = secret.into();
         Ok(shown)
     }
 
     async fn apply(&self, books: &Books) -> Result<(), Reject> {
-        self.look(books).await.map_err(|error| Reject::internal(Fault::Operator, format!("{error:#}")))
+        let failed = |error: anyhow::Error| {
+            let internal = |error| Reject::internal(Fault::Operator, format!("{error:#}"));
+            error.downcast().map_or_else(internal, store_failed)
+        };
+        self.look(books).await.map_err(failed)
     }
 
     /// The entry that the settings and the hash make, checked as one of the config would be.

@@ -44,7 +44,7 @@ async fn asked_of(gateway: &Gateway, response: &Value) -> Vec<Value> {
     let mut items = get(gateway, &path).await["data"].as_array().unwrap().clone();
     for item in &mut items {
         let item = item.as_object_mut().unwrap();
-        ["id", "parent_id", "response_id", "created_at"].map(|name| item.remove(name));
+        ["id", "parent_id", "response_id", "created_at"].iter().for_each(|name| drop(item.remove(*name)));
     }
     items
 }
