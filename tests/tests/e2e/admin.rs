@@ -1,8 +1,10 @@
 //! Keys that are made, replaced and taken back while the server runs.
 
+use crate::talk::until;
 use clap::Parser;
 use hyper::Request;
 use serde_json::{Value, json};
+use sqlx::{AnyConnection, Connection};
 use std::path::Path;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command};
@@ -223,6 +225,26 @@ async fn a_made_key_has_its_own_budget() {
     let key = make(&gateway, "tg-root", json!({"name": "poor", "budget": {"daily": 0.000001}})).await;
     let answer = chat(&gateway, &key).await;
     assert_eq!((answer.status, answer.error().2), (429, json!("insufficient_quota")));
+}
+
+/// What is spent of budgets takes its time to be summed, and may not be had.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_ends_and_a_new_one_is_shown_whatever_becomes_of_the_books() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    let key = make(&gateway, "tg-root", json!({"name": "shop"})).await;
+    make(&gateway, "tg-root", json!({"name": "other", "budget": {"daily": 1.0}})).await;
+    assert_eq!(chat(&gateway, &key).await.status, 200);
+    sqlx::any::install_default_drivers();
+    let url = format!("sqlite://{}", folder.path().join("tidegate.db").display());
+    let mut books = AnyConnection::connect(&url).await.unwrap();
+    sqlx::query("ALTER TABLE usage_entries RENAME TO elsewhere").execute(&mut books).await.unwrap();
+    assert_eq!(call(&gateway, "tg-root", "DELETE", "/admin/keys/shop", None).await.status, 500);
+    assert_eq!(chat(&gateway, &key).await.status, 401);
+    let key = make(&gateway, "tg-root", json!({"name": "new"})).await;
+    assert_eq!(chat(&gateway, &key).await.status, 401, "of what it has spent nothing is known");
+    sqlx::query("ALTER TABLE elsewhere RENAME TO usage_entries").execute(&mut books).await.unwrap();
+    until("it lets its caller in", async || (chat(&gateway, &key).await.status == 200).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
