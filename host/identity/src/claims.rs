@@ -5,7 +5,7 @@ use crate::error::TokenError;
 use crate::issuer::Trust;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidegate_types::{CallerRole, Class, TenantId};
 
@@ -68,8 +68,12 @@ pub struct Claimed {
     pub tenant: TenantId,
     /// The person or program.
     pub user: Arc<str>,
-    /// What it may do within its tenant.
+    /// What it might do within its tenant when it was verified.
     pub role: CallerRole,
+    /// What it calls its roles, as far as that was known then: a login outlives what the config makes of them ([`named_role`]).
+    /// `None` where no claim was to say it.
+    #[serde(default)]
+    pub role_names: Option<BTreeSet<String>>,
     /// How urgent, where a claim says it.
     pub class: Option<Class>,
     /// The models that may be named, where a claim says it.
@@ -99,11 +103,13 @@ impl Verified {
     /// Reads the claims of a token whose signature is good, and which must be for one of `audience`.
     pub(crate) fn read(trust: &Trust, audience: &[String], claims: &Claims) -> Result<Self, TokenError> {
         check_audience(audience, claims)?;
+        let (role, role_names) = role(trust, claims)?;
         let claimed = Claimed {
             issuer: Arc::clone(&trust.name),
             tenant: tenant(trust, claims)?,
             user: user(&trust.claims.user, claims)?,
-            role: role(trust, claims)?,
+            role,
+            role_names,
             class: class(trust.claims.class.as_deref(), claims)?,
             models: models(trust.claims.models.as_deref(), claims)?,
             projects: projects(trust.claims.projects.as_deref(), claims)?,
@@ -123,7 +129,8 @@ impl Verified {
     #[cfg(test)]
     pub(crate) fn of(tenant: &str, user: &str) -> Self {
         let (issuer, tenant, user, role) = ("i".into(), TenantId::new(tenant), user.into(), CallerRole::Member);
-        let claimed = Claimed { issuer, tenant, user, role, class: None, models: None, projects: None };
+        let (role_names, class, models, projects) = (None, None, None, None);
+        let claimed = Claimed { issuer, tenant, user, role, role_names, class, models, projects };
         Self { claimed: Arc::new(claimed), times: Times { not_before: 0, expires: u64::MAX } }
     }
 }
@@ -184,21 +191,25 @@ fn user(claim: &str, claims: &Claims) -> Result<Arc<str>, TokenError> {
     Ok(name.into())
 }
 
+/// The role that tokens call so, by what they are called in the config: by our names where it says nothing.
+pub fn named_role(roles: &BTreeMap<String, CallerRole>, name: &str) -> Option<CallerRole> {
+    if roles.is_empty() { CallerRole::named(name) } else { roles.get(name).copied() }
+}
+
 /// A member, where the config names no claim. Where it does, a token that names no known role gets the one that the config
-/// gives to such, and is refused where it gives none.
-fn role(trust: &Trust, claims: &Claims) -> Result<CallerRole, TokenError> {
-    let Some(claim) = &trust.claims.role else { return Ok(trust.role.unwrap_or(CallerRole::Member)) };
-    let named = |value: &Value| match (value.as_str(), &trust.roles) {
-        (Some(name), roles) if roles.is_empty() => CallerRole::named(name),
-        (Some(name), roles) => roles.get(name).copied(),
-        (None, _) => None,
+/// gives to such, and is refused where it gives none. Also what named it.
+fn role(trust: &Trust, claims: &Claims) -> Result<(CallerRole, Option<BTreeSet<String>>), TokenError> {
+    let Some(claim) = &trust.claims.role else { return Ok((trust.role.unwrap_or(CallerRole::Member), None)) };
+    let values = match find(claim, claims) {
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(value) => std::slice::from_ref(value),
+        None => &[],
     };
-    let found = match find(claim, claims) {
-        Some(Value::Array(list)) => list.iter().filter_map(named).min(),
-        Some(value) => named(value),
-        None => None,
-    };
-    found.or(trust.role).ok_or_else(|| TokenError::claim(claim, "names no role that this server knows"))
+    let role = |name: &str| named_role(&trust.roles, name);
+    let names: BTreeSet<&str> = values.iter().filter_map(Value::as_str).filter(|name| role(name).is_some()).collect();
+    let found = names.iter().filter_map(|name| role(name)).min().or(trust.role);
+    let found = found.ok_or_else(|| TokenError::claim(claim, "names no role that this server knows"))?;
+    Ok((found, Some(names.into_iter().map(str::to_owned).collect())))
 }
 
 fn class(claim: Option<&str>, claims: &Claims) -> Result<Option<Class>, TokenError> {
@@ -290,7 +301,8 @@ mod tests {
     #[test]
     fn a_role_is_one_that_is_known_or_the_one_for_others() {
         let named = ClaimNames { role: Some("groups".into()), ..trust().claims };
-        let found = |trust: &Trust, groups: Value| role(trust, &object(json!({"groups": groups}))).ok();
+        let found =
+            |trust: &Trust, groups: Value| role(trust, &object(json!({"groups": groups}))).ok().map(|found| found.0);
         let plain = Trust { claims: named, ..trust() };
         assert_eq!(found(&plain, json!("read-only")), Some(CallerRole::ReadOnly));
         assert_eq!(found(&plain, json!(["staff", "service", "admin"])), Some(CallerRole::Admin));
@@ -302,7 +314,9 @@ mod tests {
         );
         let others = Trust { role: Some(CallerRole::ReadOnly), ..mapped };
         assert_eq!(found(&others, json!([])), Some(CallerRole::ReadOnly));
-        assert_eq!(role(&trust(), &object(json!({"groups": "owner"}))), Ok(CallerRole::Member));
+        assert_eq!(role(&trust(), &object(json!({"groups": "owner"}))), Ok((CallerRole::Member, None)));
+        let names = role(&others, &object(json!({"groups": ["x", "staff", 1]}))).unwrap().1.unwrap();
+        assert_eq!(names, ["staff".to_owned()].into(), "what means nothing here is nobody's to keep");
     }
 
     #[test]

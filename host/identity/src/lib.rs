@@ -26,7 +26,7 @@ mod turn;
 mod verify;
 
 pub use certificate::{Certificate, CertificateName};
-pub use claims::{ClaimNames, Claimed, Tenants};
+pub use claims::{ClaimNames, Claimed, Tenants, named_role};
 pub use error::TokenError;
 pub use issuer::Trust;
 pub use jsonwebtoken::Algorithm;

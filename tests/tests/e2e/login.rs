@@ -9,6 +9,7 @@ use tidegate::config::Config;
 use tidegate_tests::issuer::{CLIENT, Provider, SECRET, Signer, encoded, now_s};
 use tidegate_tests::stand_in::{Said, StandIn};
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
+use tidegate_types::CallerRole;
 
 /// A gateway whose people log in at `provider`.
 async fn start(provider: &Provider, folder: &tempfile::TempDir, secret: Option<&str>) -> Gateway {
@@ -274,6 +275,39 @@ async fn a_login_is_over_when_its_issuer_may_not_speak_for_its_tenant_any_more()
         let answer = browser.get("/v1/models").await;
         assert_eq!(answer.status, status, "{tenants}");
         assert!(status == 200 || answer.error().2 == json!("session_over"), "{tenants}: {:?}", answer.body);
+        again.running.stop(Duration::from_secs(5)).await;
+    }
+}
+
+/// As a token, which is read anew each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_has_the_role_that_the_config_gives_its_name_now() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let with = |roles: &[(&str, CallerRole)]| {
+        let mut config = config(&provider, &folder, None, "");
+        let issuer = &mut config.auth.issuer[0];
+        issuer.claims.role = Some("groups".into());
+        issuer.roles = roles.iter().map(|(name, role)| ((*name).to_owned(), *role)).collect();
+        config
+    };
+    let gateway = Gateway::start_with(with(&[("it", CallerRole::Admin), ("staff", CallerRole::Member)])).await;
+    let mut browser = Browser::new(&gateway);
+    browser.log_in(&provider, "ann", json!({"groups": ["it", "staff"]})).await;
+    assert_eq!(browser.get("/auth/me").await.json()["role"], "admin");
+    let cookies = browser.cookies.clone();
+    gateway.running.stop(Duration::from_secs(5)).await;
+    for (roles, role) in [
+        (&[("it", CallerRole::ReadOnly)][..], Some("read-only")),
+        (&[("staff", CallerRole::Member)], Some("member")),
+        (&[("others", CallerRole::Admin)], None),
+    ] {
+        let again = Gateway::start_with(with(roles)).await;
+        let mut browser = Browser { gateway: &again, cookies: cookies.clone() };
+        let asked = browser.get("/v1/models").await;
+        match role {
+            Some(role) => assert_eq!(browser.get("/auth/me").await.json()["role"], role),
+            None => assert_eq!((asked.status, asked.error().2), (401, json!("session_over"))),
+        }
         again.running.stop(Duration::from_secs(5)).await;
     }
 }

@@ -10,7 +10,7 @@ use crate::config::{Config, IssuerConfig, ProjectConfig, check_tenant, member_id
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_api::{Grant, GrantTokens, Group, ProjectChoice, no_project};
-use tidegate_identity::Claimed;
+use tidegate_identity::{Claimed, named_role};
 use tidegate_types::{Caller, CallerRole, Fault, ProjectId, Reach, Reject, RejectKind};
 
 /// What the config gives.
@@ -51,13 +51,11 @@ impl TokenTerms {
         let message = "the issuer that this credential is of is not known here any more";
         let terms = terms.ok_or_else(|| Reject::new(RejectKind::Unauthenticated, Fault::Client, message))?;
         if terms.config.claims.project.is_some() && claimed.projects.is_none() {
-            let message = "this login is from before logins said their project; log in again at /auth/login";
-            return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("session_over"));
+            return Err(session_over("this login is from before logins said their project"));
         }
         // The tenant was checked when the login was made.
         if !terms.speaks_for.has(claimed.tenant.as_str()) {
-            let message = "the issuer of this login may not speak for its tenant any more; log in again at /auth/login";
-            return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("session_over"));
+            return Err(session_over("the issuer of this login may not speak for its tenant any more"));
         }
         if check_tenant(claimed.tenant.as_str()).is_err() {
             let message = "the token's tenant looks like the id of a project; its issuer must name it in another way";
@@ -73,14 +71,15 @@ impl TokenTerms {
         claimed: &Claimed,
         chosen: Option<&str>,
     ) -> Result<Option<Standing<'_>>, Reject> {
-        let own = Standing { project: None, role: claimed.role, reach: Reach::Tenant };
+        let role = role(terms, claimed)?;
+        let own = Standing { project: None, role, reach: Reach::Tenant };
         match (chosen, self.named(terms, claimed)) {
             (None, None) => Ok(Some(own)),
             (Some(chosen), None) if chosen == claimed.tenant.as_str() => Ok(Some(own)),
             (None, Some(named)) => {
                 let mut all = named.into_iter();
                 match (all.next(), all.next()) {
-                    (Some(one), None) => Ok(Some(in_project(claimed, one))),
+                    (Some(one), None) => Ok(Some(in_project(claimed, role, one))),
                     (Some(_), Some(_)) => Ok(None),
                     (None, _) => Err(unknown_projects()),
                 }
@@ -89,7 +88,7 @@ impl TokenTerms {
                 let found = self.find(claimed, chosen).ok_or_else(no_project)?;
                 let is_named = named.is_some_and(|named| named.contains_key(&found.0));
                 match is_named || found.1.members.contains_key(&member(claimed)) {
-                    true => Ok(Some(in_project(claimed, found))),
+                    true => Ok(Some(in_project(claimed, role, found))),
                     false => Err(no_project()),
                 }
             }
@@ -146,7 +145,9 @@ impl GrantTokens for TokenTerms {
     }
 
     fn projects(&self, claimed: &Claimed) -> Vec<ProjectChoice> {
-        let Ok(terms) = self.issuer(claimed) else { return Vec::new() };
+        let Ok((terms, role)) = self.issuer(claimed).and_then(|terms| Ok((terms, role(terms, claimed)?))) else {
+            return Vec::new();
+        };
         let (tenant, member) = (claimed.tenant.as_str(), member(claimed));
         let mut open = self.named(terms, claimed).unwrap_or_default();
         let projects = self.tenants.get(tenant).into_iter().flat_map(|tenant| &tenant.projects);
@@ -154,17 +155,34 @@ impl GrantTokens for TokenTerms {
         open.extend(joined.map(|(name, project)| (project_id(tenant, name), project)));
         let choice = |(id, project): (ProjectId, &ProjectConfig)| ProjectChoice {
             name: project.name.clone().unwrap_or_else(|| short_name(tenant, &id)),
-            role: project.members.get(&member).copied().unwrap_or(claimed.role),
+            role: project.members.get(&member).copied().unwrap_or(role),
             id: id.to_string(),
         };
         open.into_iter().map(choice).collect()
     }
 }
 
-fn in_project<'a>(claimed: &Claimed, (id, project): (ProjectId, &'a ProjectConfig)) -> Standing<'a> {
+/// What a token may do within its tenant, by what the config makes now of what it calls its roles.
+fn role(terms: &IssuerTerms, claimed: &Claimed) -> Result<CallerRole, Reject> {
+    let config = &terms.config;
+    if config.claims.role.is_none() {
+        return Ok(config.role.unwrap_or(CallerRole::Member));
+    }
+    let names = claimed.role_names.as_ref();
+    let names = names.ok_or_else(|| session_over("this login is from before logins said what their role is called"))?;
+    let known = names.iter().filter_map(|name| named_role(&config.roles, name)).min();
+    known.or(config.role).ok_or_else(|| session_over("this login names no role that is known here any more"))
+}
+
+fn session_over(why: &str) -> Reject {
+    let message = format!("{why}; log in again at /auth/login");
+    Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("session_over")
+}
+
+fn in_project<'a>(claimed: &Claimed, role: CallerRole, (id, project): (ProjectId, &'a ProjectConfig)) -> Standing<'a> {
     let (role, reach) = match project.members.get(&member(claimed)) {
         Some(role) => (*role, Reach::Project),
-        None => (claimed.role, Reach::Tenant),
+        None => (role, Reach::Tenant),
     };
     Standing { project: Some((id, project)), role, reach }
 }
