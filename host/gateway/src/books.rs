@@ -10,7 +10,7 @@ pub(crate) use events::check as check_events;
 use crate::config::{Config, EgressConfig, StoreConfig, project_id};
 use anyhow::Context;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_ledger::{Budgets, Drain, Journal, JournalLimits, Ledger, SetAside};
 use tidegate_shared::Board;
 use tidegate_store::{Db, Holder, Place, Usage, UsageSink};
@@ -148,15 +148,39 @@ impl Books {
 /// How often gateways tell each other what they have set aside.
 const TELLING: Duration = Duration::from_millis(500);
 
-/// Tells other gateways what is set aside here, and takes what they have set aside, for ever. While they cannot be asked,
-/// what they said last counts.
+/// Tells other gateways what is set aside here, and takes what they have set aside, for ever.
 pub(crate) async fn tell_set_aside(ledger: Arc<Ledger>, board: Board) {
+    let mut heard = Instant::now();
     loop {
         tokio::time::sleep(TELLING).await;
         let note = serde_json::to_string(&ledger.set_aside()).unwrap_or_default();
-        let Some(others) = board.post("set-aside", &note).await else { continue };
-        let all: Vec<SetAside> =
-            others.iter().flat_map(|note| serde_json::from_str::<Vec<SetAside>>(note).unwrap_or_default()).collect();
-        ledger.set_aside_elsewhere(&all);
+        let others = board.post("set-aside", &note).await;
+        if others.is_some() {
+            heard = Instant::now();
+        }
+        if let Some(all) = set_aside_by(others, heard.elapsed(), board.lease()) {
+            ledger.set_aside_elsewhere(&all);
+        }
+    }
+}
+
+/// What others have set aside. While they cannot be asked, what they said last counts (`None`), for as long as a note of theirs
+/// would be there: what they set aside for answers that ended long ago would keep requests from a budget until its day is over.
+fn set_aside_by(others: Option<Vec<String>>, silent: Duration, lease: Duration) -> Option<Vec<SetAside>> {
+    let others = others.or_else(|| (silent >= lease).then(Vec::new))?;
+    Some(others.iter().flat_map(|note| serde_json::from_str::<Vec<SetAside>>(note).unwrap_or_default()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_set_aside_counts_for_a_lease_where_they_are_not_heard() {
+        let (note, lease) = (r#"[{"scope":"key","name":"k","amount":7}]"#, Duration::from_secs(10));
+        let heard = set_aside_by(Some(vec![note.into()]), Duration::ZERO, lease);
+        assert_eq!(heard.map(|all| all.len()), Some(1));
+        assert!(set_aside_by(None, lease / 2, lease).is_none(), "it stays as it is");
+        assert_eq!(set_aside_by(None, lease, lease).map(|all| all.len()), Some(0));
     }
 }

@@ -4,6 +4,7 @@
 use crate::link::Link;
 use crate::script::Script;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Notes of all gateways.
 #[derive(Clone)]
@@ -24,6 +25,11 @@ impl Board {
 
     pub(crate) fn script(&self) -> &Script {
         &self.core.post
+    }
+
+    /// How long a note is there after its gateway was heard last.
+    pub fn lease(&self) -> Duration {
+        self.core.link.config.lease
     }
 
     /// Says `note` on the board `name`, in place of what this gateway said before; gives what the others say. `None` where
