@@ -385,6 +385,34 @@ async fn what_was_purged_while_somebody_reads_is_counted_and_wiped_once_they_do_
     .await;
 }
 
+/// One that is a single transaction holds SQLite's only lock for as long as it takes, and removes nothing where its end fails.
+#[tokio::test]
+async fn a_purge_is_made_of_steps_each_of_which_lasts() {
+    const FAILS: &str = "CREATE TRIGGER fails BEFORE DELETE ON conversations WHEN old.id = 'last' \
+         BEGIN SELECT RAISE(ABORT, 'it does not go'); END";
+    on_each(|fresh| async move {
+        if fresh.name != "sqlite" {
+            return;
+        }
+        let (conversations, pool, ann) =
+            (Conversations::new(fresh.db.clone()), fresh.raw().await, TenantId::new("ann"));
+        for n in 0..300 {
+            let id = if n == 299 { "last".into() } else { format!("c{n:03}") };
+            let (title, metadata, leaf) = (String::new(), "{}".into(), String::new());
+            let made = Conversation { id: id.clone(), title, metadata, leaf, created_ms: 1 };
+            conversations.create(&ann, &made, &[]).await.unwrap();
+            conversations.delete(&ann, &id).await.unwrap();
+        }
+        sqlx::query(FAILS).execute(&pool).await.unwrap();
+        conversations.purge(i64::MAX).await.unwrap_err();
+        assert_eq!(count(&pool, "SELECT COUNT(*) FROM conversations").await, 300 - 256);
+        sqlx::query("DROP TRIGGER fails").execute(&pool).await.unwrap();
+        assert_eq!(conversations.purge(i64::MAX).await.unwrap().conversations, 300 - 256);
+        pool.close().await;
+    })
+    .await;
+}
+
 /// Whoever waits for it has looked before, if at all, and looks again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_is_taken_back_is_not_made_anew_and_a_name_is_given_once() {
