@@ -59,7 +59,8 @@ impl Keeping {
         self.kept.clone()
     }
 
-    /// Ends what a server before this one has left unended, then removes what was deleted, again and again.
+    /// Ends what a server before this one has left unended, deletes what archived projects have, then removes what was
+    /// deleted, again and again.
     pub(crate) fn tidy(&self) -> JoinHandle<()> {
         let (conversations, purge_after) = (self.kept.conversations.clone(), self.purge_after);
         tokio::spawn(async move {
@@ -67,10 +68,19 @@ impl Keeping {
                 if let Err(error) = close_abandoned(&conversations).await {
                     tracing::warn!("responses that were cut off stay as they are for now: {error}");
                 }
+                delete_archived(&conversations).await;
                 purge(&conversations, ago_ms(purge_after)).await;
                 tokio::time::sleep(TIDYING).await;
             }
         })
+    }
+}
+
+async fn delete_archived(conversations: &Conversations) {
+    match conversations.delete_archived().await {
+        Ok(0) => {}
+        Ok(deleted) => tracing::info!(deleted, "conversations of archived projects were deleted"),
+        Err(error) => tracing::warn!("conversations of archived projects stay for now: {error}"),
     }
 }
 

@@ -6,8 +6,9 @@
 //!   on and the other makes a branch, and nothing is lost;
 //! - what was deleted is not read from that moment on, and is gone from the files once it was purged.
 //!
-//! Parts: `messages.rs` (the tree), `responses.rs` (what answered), `makers.rs` (who answers), `summaries.rs`, `titles.rs`, `feedback.rs`, `purge.rs`.
+//! Parts: `messages.rs` (the tree), `responses.rs` (what answered), `makers.rs` (who answers), `summaries.rs`, `titles.rs`, `feedback.rs`, `archived.rs`, `purge.rs`.
 
+mod archived;
 mod feedback;
 mod idempotency;
 mod makers;

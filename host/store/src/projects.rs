@@ -98,15 +98,16 @@ impl Projects {
     }
 }
 
-/// Forgets what the tenant archived, but for the last. What plugins kept for a project is removed for its being archived, also
-/// what a request wrote that ran meanwhile: it stays until there is nothing.
+/// Forgets what the tenant archived, but for the last. What plugins kept for a project is removed for its being archived, and its
+/// conversations are deleted, also what a request wrote that ran meanwhile: it stays until there is nothing.
 async fn forget(tx: &mut Transaction<'static, Any>, project: &KeptProject, most: u32) -> Result<(), StoreError> {
     sqlx::query(
         "DELETE FROM projects WHERE id IN ( \
              SELECT id FROM projects WHERE tenant = $1 AND archived_ms <= $2 \
              ORDER BY archived_ms DESC, id LIMIT $3 OFFSET $4) \
          AND NOT EXISTS (SELECT 1 FROM plugin_spaces WHERE owner = projects.id) \
-         AND NOT EXISTS (SELECT 1 FROM plugin_vector_owners WHERE owner = projects.id)",
+         AND NOT EXISTS (SELECT 1 FROM plugin_vector_owners WHERE owner = projects.id) \
+         AND NOT EXISTS (SELECT 1 FROM conversations WHERE tenant = projects.id AND deleted_ms = 0)",
     )
     .bind(project.tenant.as_str())
     .bind(signed(project.created_ms.saturating_sub(DAY_MS)))

@@ -4,11 +4,11 @@
 mod support;
 
 use support::on_each;
-use tidegate_store::Conversations;
 use tidegate_store::conversations::{
     At, Claim, Conversation, Feedback, Made, MessageStatus, NewMessage, NewResponse, Order, Origin, Page, Put,
     StoredMessage, Turn,
 };
+use tidegate_store::{Conversations, KeptProject, Projects};
 use tidegate_types::{About, Citation, GuardAction, Message, Report, Role, TenantId, Usage};
 
 fn tenant(name: &str) -> TenantId {
@@ -402,6 +402,44 @@ async fn an_opinion_takes_the_place_of_the_one_before() {
         // An opinion of what is gone is gone with it.
         store.delete_message(&ann, "c", "m", |_| String::new()).await.unwrap();
         assert!(store.feedback(&ann, "c").await.unwrap().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_an_archived_project_had_is_deleted_and_no_other_projects() {
+    on_each(|fresh| async move {
+        let (store, projects) = (Conversations::new(fresh.db.clone()), Projects::new(fresh.db.clone()));
+        let owners = ["proj_a", "proj_b", "t"].map(tenant);
+        for owner in &owners {
+            for n in 0..300 {
+                store.create(owner, &conversation(&format!("c{n}"), "", n), &[]).await.unwrap();
+            }
+            assert_eq!(store.put(owner, &turn("c0", true, "r0", "", At::Leaf)).await.unwrap(), Put::Written);
+            assert_eq!(store.put(owner, &turn("h", false, "r1", "", At::Leaf)).await.unwrap(), Put::Written);
+        }
+        for id in ["proj_a", "proj_b"] {
+            let (id, tenant, settings) = (id.into(), "t".into(), "{}".into());
+            let project =
+                KeptProject { id, tenant, settings, created_ms: 1, created_by: "root".into(), archived_ms: None };
+            assert!(projects.add(&project, 10).await.unwrap());
+        }
+        assert_eq!(store.delete_archived().await.unwrap(), 0);
+        projects.archive("proj_a", 2, |_, _| true).await.unwrap();
+        assert_eq!(store.delete_archived().await.unwrap(), 301, "{}", fresh.name);
+        assert!(store.list(&owners[0], &all(), "").await.unwrap().is_empty());
+        assert!(store.response(&owners[0], "r0").await.unwrap().is_none());
+        assert!(store.response(&owners[0], "r1").await.unwrap().is_none());
+        // What ran meanwhile is written nowhere, and what it had begun goes with the next.
+        assert_eq!(store.put(&owners[0], &turn("c1", true, "r2", "", At::Leaf)).await.unwrap(), Put::Deleted);
+        assert_eq!(store.put(&owners[0], &turn("late", false, "r3", "", At::Leaf)).await.unwrap(), Put::Written);
+        assert_eq!(store.delete_archived().await.unwrap(), 1);
+        let purged = store.purge(i64::MAX).await.unwrap();
+        assert_eq!((purged.conversations, purged.responses), (302, 3), "{}", fresh.name);
+        for owner in &owners[1..] {
+            assert_eq!(store.list(owner, &all(), "").await.unwrap().len(), 100, "{}", fresh.name);
+            assert!(store.response(owner, "r1").await.unwrap().is_some());
+        }
     })
     .await;
 }

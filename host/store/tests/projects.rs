@@ -3,7 +3,9 @@
 mod support;
 
 use support::on_each;
-use tidegate_store::{Ended, KeptProject, Kv, Projects, Space};
+use tidegate_store::conversations::Conversation;
+use tidegate_store::{Conversations, Ended, KeptProject, Kv, Projects, Space};
+use tidegate_types::TenantId;
 
 fn project(id: &str, created_ms: u64) -> KeptProject {
     KeptProject {
@@ -42,7 +44,7 @@ async fn projects_are_kept_changed_and_archived_once() {
 
 /// All gateways read all of them again and again.
 #[tokio::test]
-async fn of_archived_projects_the_last_are_kept_and_those_that_plugins_kept_something_for() {
+async fn of_archived_projects_the_last_are_kept_and_those_that_something_is_kept_for() {
     const DAY: u64 = 24 * 3600 * 1000;
     on_each(|fresh| async move {
         let (projects, kv) = (Projects::new(fresh.db.clone()), Kv::new(&fresh.db, 1 << 20));
@@ -54,10 +56,15 @@ async fn of_archived_projects_the_last_are_kept_and_those_that_plugins_kept_some
             assert_eq!(projects.archive(&id, i + 1, |_, _| true).await.unwrap(), Ended::Done);
         }
         kv.set(Space { owner: "proj_0", plugin: "p" }, "k", b"1", None, 1 << 20).await.unwrap();
+        let (conversations, owner) = (Conversations::new(fresh.db.clone()), TenantId::new("proj_1"));
+        let (title, metadata, leaf) = (String::new(), "{}".into(), String::new());
+        let made = Conversation { id: "c".into(), title, metadata, leaf, created_ms: 1 };
+        conversations.create(&owner, &made, &[]).await.unwrap();
         assert!(!add("proj_6", 10).await, "{}: there are three times as many, of a day", fresh.name);
         assert!(add("proj_6", DAY + 10).await);
-        assert_eq!(ids().await, ["proj_0", "proj_4", "proj_5", "proj_6"], "{}", fresh.name);
+        assert_eq!(ids().await, ["proj_0", "proj_1", "proj_4", "proj_5", "proj_6"], "{}", fresh.name);
         kv.sweep().await.unwrap();
+        assert_eq!(conversations.delete_archived().await.unwrap(), 1);
         assert!(add("proj_7", DAY + 11).await);
         assert_eq!(ids().await, ["proj_4", "proj_5", "proj_6", "proj_7"], "{}", fresh.name);
     })

@@ -5,8 +5,8 @@ use hyper::{Method, Request};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use tidegate_store::conversations::{At, NewResponse, Put, Turn};
-use tidegate_store::{Conversations, Db, Place};
+use tidegate_store::conversations::{At, Conversation, NewResponse, Put, Turn};
+use tidegate_store::{Conversations, Db, KeptProject, Place, Projects};
 use tidegate_tests::{Answer, Gateway, collect};
 use tidegate_types::TenantId;
 use tokio::sync::Semaphore;
@@ -389,6 +389,26 @@ async fn what_was_deleted_is_gone_from_the_files_when_its_time_has_come() {
     assert!(keeping.in_files(CANARY) > 0);
     let keeping = keeping.again().await;
     until("it is gone from the files", async || (keeping.in_files(CANARY) == 0).then_some(())).await;
+}
+
+/// Nobody gets into it again to delete them.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_of_an_archived_project_are_gone_from_the_files_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+    let projects = Projects::new(db.clone());
+    let (id, tenant, settings) = ("proj_a".into(), "local".into(), r#"{"name":"A"}"#.into());
+    let project = KeptProject { id, tenant, settings, created_ms: 1, created_by: "k".into(), archived_ms: None };
+    assert!(projects.add(&project, 10).await.unwrap());
+    let (title, metadata, leaf) = (CANARY.into(), "{}".into(), String::new());
+    let made = Conversation { id: "c".into(), title, metadata, leaf, created_ms: 1 };
+    Conversations::new(db.clone()).create(&TenantId::new("proj_a"), &made, &[]).await.unwrap();
+    projects.archive("proj_a", 2, |_, _| true).await.unwrap();
+    db.close().await;
+    assert!(in_files(folder.path(), CANARY) > 0);
+    let config = format!("[store]\npath = {:?}\npurge_after_days = 0\n[pipeline]\n", folder.path());
+    let _gateway = Gateway::start(&config).await;
+    until("it is gone from the files", async || (in_files(folder.path(), CANARY) == 0).then_some(())).await;
 }
 
 /// What a server before this one has left in the making will never be made, and says so.
