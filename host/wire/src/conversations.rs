@@ -254,9 +254,11 @@ pub fn deleted(id: &str, object: &str) -> Value {
     json!({"id": id, "object": object, "deleted": true})
 }
 
-/// That a message was taken, and where its answer streams.
-pub fn accepted(message_id: &str, item_id: &str, stream_id: &str) -> Value {
-    json!({"accepted": true, "message_id": message_id, "item_id": item_id, "stream_id": stream_id})
+/// That a message was taken, where its answer streams, and how far that is; `response_id` names both.
+pub fn accepted(message_id: &str, item_id: &str, response_id: &str, status: &str) -> Value {
+    let stream_id = format!("stream_{}", response_id.trim_start_matches("resp_"));
+    json!({"accepted": true, "message_id": message_id, "item_id": item_id, "stream_id": stream_id,
+        "response_id": response_id, "status": status})
 }
 
 /// A summary, as it is kept, of what was said up to `message`.

@@ -13,13 +13,17 @@ use crate::kept::{not_found, store_failed};
 use crate::server::Api;
 use serde_json::Map;
 use std::sync::Arc;
+use tidegate_store::Conversations;
 use tidegate_store::conversations::{At, Maker, NewResponse, Origin, Turn};
 use tidegate_streams::Full;
 use tidegate_types::clock::unix_s;
-use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Role, default_model};
+use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Role, TenantId, default_model};
 use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple};
 use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
 use tracing::Instrument;
+
+/// Of an answer that is being made.
+const RUNNING: &str = "in_progress";
 
 pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let context = exchange.context();
@@ -38,10 +42,10 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let id = written.and_then(|mut ids| ids.pop()).ok_or_else(|| not_found("item").at("parent_id"))?;
     // The stream is named after the message, so that whoever sends it again finds the same one.
     let unique = id.trim_start_matches("msg_").to_owned();
-    let stream = format!("stream_{unique}");
+    let response = response_id(&unique);
     let answer = Answer { conversation, leaf: id.clone(), at: At::Behind(id.clone()), unique, model };
-    begin(&api, &caller, context, answer).await?;
-    Ok(json(accepted(&asked.message_id, &id, &stream).to_string()))
+    let status = begin(&api, &caller, context, answer).await?;
+    Ok(json(accepted(&asked.message_id, &id, &response, &status).to_string()))
 }
 
 /// Answers a message of the user anew: the answer is a branch of its own beside the one before, and the current one.
@@ -62,11 +66,11 @@ pub(crate) async fn regenerate(mut exchange: Exchange) -> Result<Response, Rejec
         first.map_or(item.parent.clone(), |first| first.parent)
     };
     let unique = ids::secret()?;
-    let (item_id, stream) = (leaf.clone(), format!("stream_{unique}"));
+    let (item_id, response) = (leaf.clone(), response_id(&unique));
     let model = model.map_or_else(|| first_model(&api, &caller), Ok)?;
     let answer = Answer { conversation: conversation.id, leaf: leaf.clone(), at: At::Branch(leaf), unique, model };
-    begin(&api, &caller, context, answer).await?;
-    Ok(json(accepted(&item.client_id, &item_id, &stream).to_string()))
+    let status = begin(&api, &caller, context, answer).await?;
+    Ok(json(accepted(&item.client_id, &item_id, &response, &status).to_string()))
 }
 
 /// What a caller who names no model gets.
@@ -76,6 +80,10 @@ fn first_model(api: &Api, caller: &Caller) -> Result<String, Reject> {
     let message = "no model that you may ask answers chats; `GET /v1/models` lists those that there are";
     let none = || Reject::new(RejectKind::NotFound, Fault::Client, message).at("model").code("model_not_found");
     model.map(str::to_owned).ok_or_else(none)
+}
+
+fn response_id(unique: &str) -> String {
+    format!("resp_{unique}")
 }
 
 /// An answer to be made.
@@ -89,25 +97,25 @@ struct Answer {
 }
 
 /// Begins the answer, unless it was begun before, here or at another gateway. The log comes first, so that of those who ask
-/// the same here one goes on; where the store does not take it, no log was there.
-async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, answer: Answer) -> Result<(), Reject> {
+/// the same here one goes on; where the store does not take it, no log was there. Gives how far the answer is.
+async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, answer: Answer) -> Result<String, Reject> {
     let Answer { conversation, leaf, at, unique, model } = answer;
     let (conversations, tenant) = (api.writable(caller)?, caller.owner());
-    let stream = format!("stream_{unique}");
+    let (stream, id) = (format!("stream_{unique}"), response_id(&unique));
     let writer = match api.streams.open_as(caller, &stream) {
         Ok(writer) => writer,
-        Err(Full::Taken) => return Ok(()),
+        // Whoever has the log may not have told the store of it yet.
+        Err(Full::Taken) => return Ok(status(conversations, tenant, &id).await?.unwrap_or_else(|| RUNNING.into())),
         Err(full) => return Err(crate::endpoints::generate::full(full)),
     };
     let asking = context.clone();
     context.history = Some(history(api.kept()?, tenant, (&conversation, &leaf), false, Truncation::Auto));
-    let id = format!("resp_{unique}");
     let (currency, echo) = (api.service.currency(), Map::new());
     let head = Head { id: id.clone(), created: unix_s(), model: model.clone(), store: true, currency, echo };
     let encoder = ResponseEncoder::new(head, &unique, Skin::Simple, api.limits.max_answer_bytes);
     let encoder = encoder.padded(api.limits.obfuscation);
-    let response =
-        NewResponse { id, previous: String::new(), status: "in_progress".into(), body: encoder.begun(), used: None };
+    let (previous, body) = (String::new(), encoder.begun());
+    let response = NewResponse { id: id.clone(), previous, status: RUNNING.into(), body, used: None };
     let (input, output) = (Vec::new(), Vec::new());
     let turn = Turn { conversation, at, response, input, output, listed: true };
     let keep = Keep { conversations: conversations.clone(), tenant: tenant.clone(), context: asking, turn };
@@ -118,9 +126,16 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let chat = Chat { stream: true, ..Chat::new(model, Vec::new()) };
     let making = api.tasks.spawn(make(answering, stream, chat, context).in_current_span());
     match making.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?? {
-        Maker::This | Maker::Other => Ok(()),
+        Maker::This => Ok(RUNNING.into()),
+        // An answer may be deleted and its message stay.
+        Maker::Other => Ok(status(conversations, tenant, &id).await?.unwrap_or_else(|| "deleted".into())),
         Maker::Nobody => Err(unanswerable()),
     }
+}
+
+/// What the store says of an answer, where it is there.
+async fn status(conversations: &Conversations, tenant: &TenantId, id: &str) -> Result<Option<String>, Reject> {
+    Ok(conversations.response(tenant, id).await.map_err(store_failed)?.map(|found| found.status))
 }
 
 /// The item that was named may well be there: an answer outlives the message that it answers.
