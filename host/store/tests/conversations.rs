@@ -350,7 +350,10 @@ async fn a_key_stands_for_one_request() {
         assert!(first.iter().all(|claim| matches!(claim, Claim::New) || claim == same));
         assert_eq!(claim(&ann, "k", "another", "x").await, Claim::Other);
         assert_eq!(claim(&eve, "k", "another", "x").await, Claim::New);
-        store.release(&ann, "responses", "k").await.unwrap();
+        store.release(&ann, "responses", "k", "never claimed").await.unwrap();
+        assert_eq!(claim(&ann, "k", "another", "x").await, Claim::Other, "{}", fresh.name);
+        let Claim::Same { object, .. } = same else { panic!("{same:?}") };
+        store.release(&ann, "responses", "k", object).await.unwrap();
         assert_eq!(claim(&ann, "k", "another", "x").await, Claim::New);
     })
     .await;

@@ -6,7 +6,14 @@ use crate::conversations::{Keeping, items};
 use crate::talk::until;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tidegate_tests::postgres::Database;
 use tidegate_tests::{Answer, Gateway, collect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// A request that can be sent again.
 struct Case {
@@ -254,4 +261,63 @@ async fn a_server_that_begins_anew_makes_nothing_twice() {
     let again = post(&keeping, &path, item).await;
     assert_eq!((again.status, again.error().2), (409, json!("idempotency_answer_gone")));
     assert_eq!(items(&keeping.gateway, &id, "").await.len(), 1);
+}
+
+/// Listens before a database, and breaks the connection that claims the first key when its commit was done, before that is said.
+async fn losing_a_claim(server: String) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, loses) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(true)));
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(&server).await.unwrap();
+            tokio::spawn(pass(near, far, Arc::clone(&loses)));
+        }
+    });
+    address
+}
+
+async fn pass(mut near: TcpStream, mut far: TcpStream, loses: Arc<AtomicBool>) {
+    let has = |bytes: &[u8], word: &[u8]| bytes.windows(word.len()).any(|found| found == word);
+    let (mut asked, mut said, mut claims, mut is_lost) = ([0; 16384], [0; 16384], false, false);
+    loop {
+        tokio::select! {
+            read = near.read(&mut asked) => {
+                let Ok(read @ 1..) = read else { return };
+                claims |= has(&asked[..read], b"INSERT INTO idempotency");
+                is_lost |= claims && has(&asked[..read], b"COMMIT") && loses.swap(false, Ordering::SeqCst);
+                if far.write_all(&asked[..read]).await.is_err() {
+                    return;
+                }
+            }
+            read = far.read(&mut said) => {
+                let Ok(read @ 1..) = read else { return };
+                if is_lost || near.write_all(&said[..read]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Its claim is there, and nothing was made for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_whose_claim_was_not_acknowledged_can_be_tried_again() {
+    let Some(database) = Database::new("unacknowledged") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("[store]\npath = {:?}\n[pipeline]\n", folder.path().display().to_string());
+    let mut config = tidegate::config::Config::parse(&config).unwrap();
+    let address = losing_a_claim(database.address()).await;
+    config.store.as_mut().unwrap().postgres = Some(format!("{}?sslmode=disable", database.url_by(address)));
+    let gateway = Gateway::start_with(config).await;
+    let id = text(&gateway.post("/v1/conversations", &json!({})).await.json()["id"]);
+    let item = json!({"items": [{"role": "user", "content": "x"}]});
+    let case = Case::new(format!("/v1/conversations/{id}/items"), &item, &item);
+    let send = async || case.send(&gateway, "k", &case.body).await;
+    let lost = send().await;
+    assert_eq!((lost.status, lost.error().2), (503, json!("store_unavailable")));
+    let made = send().await;
+    assert_eq!(made.status, 200, "{:?}", made.body);
+    assert_eq!(send().await.json(), made.json());
+    assert_eq!(items(&gateway, &id, "").await.len(), 1);
+    gateway.running.stop(Duration::from_secs(5)).await;
 }

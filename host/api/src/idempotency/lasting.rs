@@ -11,9 +11,11 @@ use crate::ids;
 use crate::kept::store_failed;
 use crate::routes::Route;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_store::conversations::Claim;
 use tidegate_store::{Conversations, StoreError};
 use tidegate_types::{Reject, RejectKind, TenantId};
+use tracing::Instrument;
 
 /// What is done with a key whose request was taken before this process knew it.
 #[derive(Clone, Copy)]
@@ -43,13 +45,19 @@ pub(super) struct Claimed {
     tenant: TenantId,
     route: &'static str,
     key_hash: String,
+    /// What it stands for.
+    object: String,
 }
+
+/// For a key to be free again before its client hears that the store could not say whether it was taken.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Claimed {
     /// Lets the same request be tried again, since this one has failed.
     pub(super) async fn release(&self) {
         let mut pauses = PAUSES.iter();
-        while let Err(error) = self.conversations.release(&self.tenant, self.route, &self.key_hash).await {
+        while let Err(error) = self.conversations.release(&self.tenant, self.route, &self.key_hash, &self.object).await
+        {
             match (&error, pauses.next()) {
                 (StoreError::Unavailable(_), Some(pause)) => tokio::time::sleep(*pause).await,
                 _ => {
@@ -86,15 +94,28 @@ pub(super) async fn handle(
     let (tenant, key_hash) = (exchange.caller.owner().clone(), hex(asked.id));
     let claim: Result<Claim, StoreError> =
         conversations.claim(&tenant, route.path, &key_hash, &hex(asked.fingerprint), &made).await;
+    let claimed = || Claimed {
+        conversations: conversations.clone(),
+        tenant: tenant.clone(),
+        route: route.path,
+        key_hash: key_hash.clone(),
+        object: made.clone(),
+    };
     match claim {
         Ok(Claim::New) => {
-            let claimed = Claimed { conversations: conversations.clone(), tenant, route: route.path, key_hash };
+            let claimed = claimed();
             exchange.made = Some(made);
             ((route.handler)(exchange).await, Some(claimed))
         }
         Ok(Claim::Same { object, is_running }) => (found(again, exchange, object, is_running).await, None),
         Ok(Claim::Other) => (Err(reused()), None),
-        Err(error) => (Err(store_failed(error)), None),
+        Err(error) => {
+            // The claim may be there all the same, where only its acknowledgement was lost: the key would stand for nothing.
+            let claimed = claimed();
+            let releasing = api.tasks.spawn(async move { claimed.release().await }.in_current_span());
+            let _ = tokio::time::timeout(PATIENCE, releasing).await;
+            (Err(store_failed(error)), None)
+        }
     }
 }
 

@@ -88,10 +88,17 @@ impl Conversations {
         Ok(())
     }
 
-    /// Forgets a key whose request failed, so that it may be tried again.
-    pub async fn release(&self, tenant: &TenantId, route: &str, key_hash: &str) -> Result<(), StoreError> {
-        const RELEASE: &str = "DELETE FROM idempotency WHERE tenant = $1 AND route = $2 AND key_hash = $3";
-        let query = sqlx::query(RELEASE).bind(tenant.as_str()).bind(route).bind(key_hash);
+    /// Forgets a key that was claimed for `object`, whose request failed, so that it may be tried again.
+    pub async fn release(
+        &self,
+        tenant: &TenantId,
+        route: &str,
+        key_hash: &str,
+        object: &str,
+    ) -> Result<(), StoreError> {
+        const RELEASE: &str =
+            "DELETE FROM idempotency WHERE tenant = $1 AND route = $2 AND key_hash = $3 AND object = $4";
+        let query = sqlx::query(RELEASE).bind(tenant.as_str()).bind(route).bind(key_hash).bind(object);
         query.execute(self.db.pool()).await?;
         Ok(())
     }
