@@ -204,6 +204,25 @@ async fn each_use_is_a_message_of_nats_once_though_there_was_no_stream_and_then_
     assert_eq!((messages.len(), ids.len()), (3, 3), "{messages:?}");
 }
 
+/// One that is away does not have the others told of the same event at every try.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_has_taken_an_event_is_not_told_again_for_another() {
+    let Some(nats) = tidegate_tests::nats::Nats::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (url, taken) = receiver(0).await;
+    let events = format!("events = {{ webhook = \"{url}\", nats = \"{}\", subject = \"billing.usage\" }}", nats.url());
+    let gateway = Gateway::start(&config(folder.path(), &events)).await;
+    chat(&gateway, "alpha", 5).await;
+    chat(&gateway, "alpha", 5).await;
+    taken_until(&taken, |events| !events.is_empty()).await;
+    // There is no stream yet, for as long as some tries.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(taken.lock().await.len(), 1, "and what is behind it waits");
+    assert_eq!(published(&nats.url(), 2).await.len(), 2);
+    let events = told_of_another(&gateway, &taken).await;
+    assert_eq!(events.len(), 3, "{events:?}");
+}
+
 #[test]
 fn events_need_a_receiver() {
     let folder = tempfile::tempdir().unwrap();

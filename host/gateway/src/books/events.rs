@@ -6,6 +6,7 @@ use super::nats::Nats;
 use super::webhook::Webhook;
 use crate::config::{EgressConfig, EventsConfig};
 use metrics::{counter, gauge};
+use std::collections::HashSet;
 use std::time::Duration;
 use tidegate_store::{Db, Outbox, Waiting};
 
@@ -15,6 +16,15 @@ pub(crate) struct Sender {
     webhook: Option<Webhook>,
     nats: Option<Nats>,
     kafka: Option<Kafka>,
+    /// Of the events that wait, which receiver has taken which: it is not told again for another that has not.
+    taken: HashSet<(Receiver, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Receiver {
+    Webhook,
+    Nats,
+    Kafka,
 }
 
 /// How often the outbox is looked at while it is empty.
@@ -41,10 +51,10 @@ impl Sender {
             None => None,
         };
         let kafka = config.kafka.as_ref().map(Kafka::new).transpose()?;
-        Ok(Self { outbox: Outbox::new(db), webhook: webhook.transpose()?, nats, kafka })
+        Ok(Self { outbox: Outbox::new(db), webhook: webhook.transpose()?, nats, kafka, taken: HashSet::new() })
     }
 
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let mut pause = PAUSES[0];
         loop {
             match self.send_waiting().await {
@@ -61,9 +71,11 @@ impl Sender {
     }
 
     /// Sends the oldest, in order; gives how many were taken.
-    async fn send_waiting(&self) -> anyhow::Result<usize> {
+    async fn send_waiting(&mut self) -> anyhow::Result<usize> {
         let waiting = self.outbox.oldest(BATCH).await?;
         gauge!("tidegate_events_waiting").set(waiting.len() as f64);
+        // Another gateway may have done with the others.
+        self.taken.retain(|(_, id)| waiting.iter().any(|event| event.id == *id));
         for event in &waiting {
             self.send(event).await?;
             self.outbox.taken(&event.id).await?;
@@ -72,17 +84,28 @@ impl Sender {
         Ok(waiting.len())
     }
 
-    /// To each receiver; where one does not take it, all of them see it again.
-    async fn send(&self, event: &Waiting) -> anyhow::Result<()> {
-        if let Some(webhook) = &self.webhook {
-            webhook.send(event).await?;
-        }
-        if let Some(nats) = &self.nats {
-            nats.send(event).await?;
-        }
-        if let Some(kafka) = &self.kafka {
-            kafka.send(event).await?;
+    /// To each receiver that has not taken it before.
+    async fn send(&mut self, event: &Waiting) -> anyhow::Result<()> {
+        for receiver in [Receiver::Webhook, Receiver::Nats, Receiver::Kafka] {
+            let name = (receiver, event.id.clone());
+            if self.taken.contains(&name) {
+                continue;
+            }
+            match receiver {
+                Receiver::Webhook => taken_by(self.webhook.as_ref().map(|webhook| webhook.send(event))).await?,
+                Receiver::Nats => taken_by(self.nats.as_ref().map(|nats| nats.send(event))).await?,
+                Receiver::Kafka => taken_by(self.kafka.as_ref().map(|kafka| kafka.send(event))).await?,
+            }
+            self.taken.insert(name);
         }
         Ok(())
+    }
+}
+
+/// Waits for it, where there is such a receiver.
+async fn taken_by(sending: Option<impl Future<Output = anyhow::Result<()>>>) -> anyhow::Result<()> {
+    match sending {
+        Some(sending) => sending.await,
+        None => Ok(()),
     }
 }
