@@ -286,7 +286,7 @@ async fn a_login_has_the_role_that_the_config_gives_its_name_now() {
     let with = |roles: &[(&str, CallerRole)]| {
         let mut config = config(&provider, &folder, None, "");
         let issuer = &mut config.auth.issuer[0];
-        issuer.claims.role = Some("groups".into());
+        (issuer.claims.role, issuer.role) = (Some("groups".into()), None);
         issuer.roles = roles.iter().map(|(name, role)| ((*name).to_owned(), *role)).collect();
         config
     };
