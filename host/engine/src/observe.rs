@@ -61,7 +61,7 @@ impl Gauges {
         }
     }
 
-    /// Of jobs that no step ended.
+    /// Jobs that have ended, also between two looks at the rest.
     pub(crate) fn set_ended(&self, ended: &EndedJobs) {
         for (job, count) in self.jobs.iter().zip([ended.finished, ended.failed, ended.cancelled]) {
             job.absolute(count);
