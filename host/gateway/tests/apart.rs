@@ -38,9 +38,9 @@ impl Program {
         command.env("RUST_LOG", "warn,sqlx::query=trace").env("NO_COLOR", "1").stderr(File::create(&log).unwrap());
         postgres.map(|url| command.env("STORE_OF_THIS_TEST", url));
         let program = Self { server: Server::run(&mut command), log };
-        // What it tidies up when it has started is not of a request.
+        // What it tidies up when it has started is not of a request. It looks for deleted messages last.
         let started = Instant::now();
-        while !program.statements(0).iter().any(|statement| statement.contains("DELETE FROM conversations")) {
+        while !program.statements(0).iter().any(|statement| statement.contains("FROM messages WHERE deleted_ms")) {
             assert!(started.elapsed() < Duration::from_secs(30), "{:?}", std::fs::read_to_string(&program.log));
             std::thread::sleep(LINGER);
         }
