@@ -27,6 +27,7 @@ const STEPS: &[(&str, &str)] = &[
     ("plugin_shares", include_str!("migrations/0019_plugin_shares.sql")),
     ("purging", include_str!("migrations/0020_purging.sql")),
     ("referring", include_str!("migrations/0021_referring.sql")),
+    ("spent_by_day", include_str!("migrations/0022_spent_by_day.sql")),
 ];
 
 /// All steps, in order.

@@ -1,13 +1,14 @@
-//! What was used: kept once for each generation (`usage/sink.rs`), summed for bills and budgets.
+//! What was used: kept once for each generation (`usage/sink.rs`), summed for bills, and by days for budgets (`usage/spent.rs`).
 
 mod sink;
+mod spent;
 
 pub use sink::UsageSink;
+pub use spent::Holder;
 
 use crate::db::Db;
 use crate::error::StoreError;
 use sqlx::Row;
-use tidegate_ledger::Spent;
 use tidegate_types::UsageTotals;
 
 /// What to sum, over which time, by what.
@@ -131,49 +132,6 @@ impl Usage {
             .await?;
         rows.iter().map(|row| Ok(sum(row, query.by)?)).collect()
     }
-
-    /// What a tenant, a project or a key has spent since the beginnings of a day and a month.
-    pub async fn spent(&self, holder: Holder<'_>, day_ms: u64, month_ms: u64) -> Result<Spent, StoreError> {
-        let (statement, name) = holder.spent();
-        let query = sqlx::query(statement).bind(signed(day_ms)).bind(signed(month_ms)).bind(name);
-        let row = query.fetch_one(self.0.pool()).await?;
-        Ok(Spent { day: unsigned(row.try_get(0)?), month: unsigned(row.try_get(1)?) })
-    }
-}
-
-/// Makes a statement of what is spent by those whose `$name` is `$3`.
-macro_rules! spent_by {
-    ($name:literal) => {
-        concat!(
-            "SELECT CAST(COALESCE(SUM(CASE WHEN ended_ms >= $1 THEN amount ELSE 0 END), 0) AS BIGINT), \
-             CAST(COALESCE(SUM(amount), 0) AS BIGINT) FROM usage_entries WHERE ended_ms >= $2 AND ",
-            $name,
-            " = $3"
-        )
-    };
-}
-
-/// Whose money.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder<'a> {
-    /// A tenant's.
-    Tenant(&'a str),
-    /// A project's, by its id.
-    Project(&'a str),
-    /// A key's.
-    Key(&'a str),
-}
-
-impl<'a> Holder<'a> {
-    /// The statement that says what is spent, and whose name it asks for. One for each kind, so that each has an index:
-    /// gateways of one database ask every few seconds, for every budget, whatever else lies in the table.
-    fn spent(self) -> (&'static str, &'a str) {
-        match self {
-            Self::Tenant(name) => (spent_by!("tenant"), name),
-            Self::Project(id) => (spent_by!("project"), id),
-            Self::Key(name) => (spent_by!("key_name"), name),
-        }
-    }
 }
 
 /// What stands before and behind each name of a [`list`]; no name has it.
@@ -222,15 +180,9 @@ mod tests {
     use crate::Place;
 
     #[tokio::test]
-    async fn what_one_has_spent_is_found_without_a_look_at_what_others_have() {
+    async fn a_tenants_sums_are_found_without_a_look_at_what_others_have() {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
-        for holder in [Holder::Tenant("t"), Holder::Project("proj_p"), Holder::Key("k")] {
-            let (statement, _) = holder.spent();
-            let plan = db.plan(statement).await;
-            let is_bound = |step: &String| step.contains("=? AND ended_ms>?)");
-            assert!(!plan.is_empty() && plan.iter().all(is_bound), "{holder:?}: {plan:?}");
-        }
         let plan = db.plan(sums_of!("tenant = $7")).await;
         assert!(plan.iter().any(|step| step.contains("usage_by_tenant (tenant=? AND ended_ms>")), "{plan:?}");
     }

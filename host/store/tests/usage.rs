@@ -6,7 +6,7 @@ use support::on_each;
 use tidegate_ledger::{
     Alert, Batch, CallKind, Called, Calls, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens,
 };
-use tidegate_store::{Books, Counted, GroupBy, Holder, Only, Outbox, Usage, UsageQuery, UsageSink};
+use tidegate_store::{Books, Counted, Db, GroupBy, Holder, Only, Outbox, Usage, UsageQuery, UsageSink};
 
 fn entry(generation: &str, tenant: &str, model: &str, ended_ms: u64, output: u64) -> Event {
     let price = Price { input: 1_000_000, cached: 500_000, output: 2_000_000 };
@@ -162,9 +162,106 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
         assert_eq!(outputs(of_users(&["ann", "bob"])).await, 16);
         assert_eq!(outputs(of_users(&["bob", "ann", "eve"])).await, 16);
         assert_eq!(outputs(of_users(&["an", "nn"])).await, 0);
-        let spent = usage.spent(Holder::Tenant("t"), 2_000, 1_500).await.unwrap();
-        assert_eq!(spent, Spent { day: 2 * 8 + 2 * 1004, month: 3 * 8 + 2 * 1006 });
-        assert_eq!(usage.spent(Holder::Key("nobody"), 0, 0).await.unwrap(), Spent::default());
+    })
+    .await;
+}
+
+const DAY_MS: u64 = 86_400_000;
+
+/// What `entry` with so much output costs.
+fn cost(output: u64) -> u64 {
+    6 + 2 + 2 * output
+}
+
+/// Entries of tenant `t` on its days 0, 1 and 2, two on the last, and one of another.
+fn of_three_days() -> Vec<Event> {
+    vec![
+        entry("a", "t", "m", 1_000, 1),
+        entry("b", "t", "m", DAY_MS, 10),
+        entry("c", "t", "m", 2 * DAY_MS, 100),
+        entry("d", "t", "m", 3 * DAY_MS - 1, 1_000),
+        entry("e", "other", "m", 2 * DAY_MS, 5),
+    ]
+}
+
+async fn assert_three_days(usage: &Usage, name: &str) {
+    let (day, month) = (cost(100) + cost(1_000), cost(10) + cost(100) + cost(1_000));
+    for holder in [Holder::Tenant("t"), Holder::Key("t-key")] {
+        let spent = usage.spent(holder, 2 * DAY_MS, DAY_MS).await.unwrap();
+        assert_eq!(spent, Spent { day, month }, "{name}: {holder:?}");
+    }
+    assert_eq!(usage.spent(Holder::Key("t"), 0, 0).await.unwrap(), Spent::default(), "{name}");
+    assert_eq!(usage.spent(Holder::Project("t"), 0, 0).await.unwrap(), Spent::default(), "{name}");
+}
+
+#[tokio::test]
+async fn what_is_spent_is_summed_by_days_each_entry_once() {
+    on_each(|fresh| async move {
+        let (sink, usage) = (UsageSink::new(fresh.db.clone(), false), Usage::new(fresh.db.clone()));
+        let events = of_three_days();
+        // In parts, of which one comes again, by journals of two gateways.
+        sink.commit("j", batch(events[..3].to_vec(), 1)).await.unwrap();
+        sink.commit("k", batch(events[2..].to_vec(), 1)).await.unwrap();
+        sink.commit("j", batch(events[1..].to_vec(), 2)).await.unwrap();
+        assert_three_days(&usage, fresh.name).await;
+        // No sum leaves what a database can hold, and the journal goes on.
+        for generation in ["x", "y"] {
+            let most = batch(vec![entry(generation, "rich", "m", DAY_MS, u64::MAX / 4)], 3);
+            sink.commit("j", most).await.unwrap();
+        }
+        let spent = usage.spent(Holder::Tenant("rich"), DAY_MS, 0).await.unwrap();
+        assert_eq!(spent, Spent { day: i64::MAX as u64 / 64, month: i64::MAX as u64 / 64 }, "{}", fresh.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn gateways_that_add_to_the_same_days_do_not_lock_each_other_out() {
+    on_each(|fresh| async move {
+        let (days, each) = (20, 30);
+        let gateway = |journal: usize| {
+            let sink = UsageSink::new(fresh.db.clone(), false);
+            async move {
+                for i in 0..each {
+                    // One goes through the days from the first, the other from the last.
+                    let on = |day: u64| if journal == 0 { day } else { days - 1 - day };
+                    let one = |day| entry(&format!("{journal}/{i}/{day}"), &format!("t{}", on(day)), "m", DAY_MS, 1);
+                    sink.commit(&journal.to_string(), batch((0..days).map(one).collect(), i)).await.unwrap();
+                }
+            }
+        };
+        tokio::join!(gateway(0), gateway(1));
+        let usage = Usage::new(fresh.db.clone());
+        let spent = usage.spent(Holder::Tenant("t7"), DAY_MS, 0).await.unwrap();
+        assert_eq!(spent.day, 2 * each * cost(1), "{}", fresh.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_spent_before_sums_were_kept_is_in_them() {
+    on_each(|fresh| async move {
+        let sink = UsageSink::new(fresh.db.clone(), false);
+        let mut events = of_three_days();
+        let Event::Used(of_project) = &mut events[4] else { panic!() };
+        of_project.opening.project = Some("proj_p".into());
+        sink.commit("j", batch(events, 1)).await.unwrap();
+        let raw = fresh.raw().await;
+        for statement in [
+            "DROP TABLE spent_by_day",
+            "CREATE INDEX usage_by_project ON usage_entries (project, ended_ms)",
+            "CREATE INDEX usage_by_key ON usage_entries (key_name, ended_ms)",
+            "DELETE FROM _sqlx_migrations WHERE version = 22",
+        ] {
+            sqlx::query(statement).execute(&raw).await.unwrap();
+        }
+        raw.close().await;
+        let again = Db::open(&fresh.place).await.unwrap();
+        let usage = Usage::new(again.clone());
+        assert_three_days(&usage, fresh.name).await;
+        let spent = usage.spent(Holder::Project("proj_p"), DAY_MS, 0).await.unwrap();
+        assert_eq!(spent, Spent { day: cost(5), month: cost(5) }, "{}", fresh.name);
+        again.close().await;
     })
     .await;
 }
@@ -208,7 +305,7 @@ async fn sums_are_of_projects_where_that_is_asked_for() {
         assert_eq!(sums(Some("t"), &["t", "proj_y"]).await, all[2..]);
         assert_eq!(sums(Some("t"), &["other", "proj_", "roj_x"]).await, []);
         let spent = usage.spent(Holder::Project("proj_y"), 0, 0).await.unwrap();
-        assert_eq!(spent, Spent { day: 16, month: 16 });
+        assert_eq!(spent, Spent { day: cost(4), month: cost(4) });
         let waiting = Outbox::new(fresh.db.clone()).oldest(10).await.unwrap();
         let said = waiting.iter().map(|event| event.payload.as_str()).collect::<String>();
         assert!(said.contains("\"project\":\"proj_x\"") && said.contains("\"project\":\"t\""), "{said}");

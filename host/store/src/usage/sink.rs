@@ -1,6 +1,7 @@
 //! Takes a journal's events into the database: many rows with one statement, so that what waited through an outage is
 //! soon there.
 
+use super::spent::ByDay;
 use super::{signed, unsigned};
 use crate::conversations::clean;
 use crate::db::Db;
@@ -19,10 +20,10 @@ pub struct UsageSink {
     outbox: bool,
 }
 
-type Tx = Transaction<'static, Any>;
+pub(super) type Tx = Transaction<'static, Any>;
 
 /// Rows of one statement; databases bound its values, SQLite to 32766.
-const ROWS: usize = 200;
+pub(super) const ROWS: usize = 200;
 
 impl UsageSink {
     /// Into `db`; with `outbox`, each event also waits there for [`crate::Outbox`].
@@ -31,9 +32,10 @@ impl UsageSink {
     }
 
     async fn keep(&self, journal: &str, batch: Batch) -> Result<(), StoreError> {
-        let mut tx = self.db.write().await?;
+        let (mut tx, mut spent) = (self.db.write().await?, ByDay::default());
         for events in batch.events.chunks(ROWS) {
             let news = insert(&mut tx, events).await?;
+            news.iter().filter_map(|event| event.used()).for_each(|entry| spent.add(entry));
             if self.outbox && !news.is_empty() {
                 insert_news(&mut tx, &news).await?;
             }
@@ -47,6 +49,7 @@ impl UsageSink {
         .bind(signed(batch.behind.offset))
         .execute(&mut *tx)
         .await?;
+        spent.keep(&mut tx).await?;
         Ok(tx.commit().await?)
     }
 }
@@ -122,7 +125,7 @@ async fn insert_entries(tx: &mut Tx, events: &[Event]) -> Result<HashSet<String>
     if entries.is_empty() {
         return Ok(HashSet::new());
     }
-    let statement = insert_into("usage_entries", &ENTRY_COLUMNS, entries.len()) + " RETURNING generation";
+    let statement = insert_into("usage_entries", &ENTRY_COLUMNS, entries.len()) + KEPT + " RETURNING generation";
     // There are as many of these statements as there are numbers of rows: no database shall remember them.
     let mut query = sqlx::query(AssertSqlSafe(statement)).persistent(false);
     for entry in entries {
@@ -192,7 +195,7 @@ async fn insert_alert(tx: &mut Tx, alert: &Alert) -> Result<bool, StoreError> {
 
 /// For others.
 async fn insert_news(tx: &mut Tx, news: &[&Event]) -> Result<(), StoreError> {
-    let statement = insert_into("outbox", &["id", "created_ms", "payload"], news.len());
+    let statement = insert_into("outbox", &["id", "created_ms", "payload"], news.len()) + KEPT;
     let mut query = sqlx::query(AssertSqlSafe(statement)).persistent(false);
     for event in news {
         let (id, created_ms, payload) = match event {
@@ -205,14 +208,17 @@ async fn insert_news(tx: &mut Tx, news: &[&Event]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The statement that inserts so many rows, but for those that are there: `... VALUES ($1, $2), ($3, $4) ...`.
-fn insert_into(table: &str, columns: &[&str], rows: usize) -> String {
+/// What is there stays as it is.
+const KEPT: &str = " ON CONFLICT DO NOTHING";
+
+/// The statement that inserts so many rows: `... VALUES ($1, $2), ($3, $4)`.
+pub(super) fn insert_into(table: &str, columns: &[&str], rows: usize) -> String {
     let row = |row: usize| {
         let places: Vec<String> = (1..=columns.len()).map(|i| format!("${}", row * columns.len() + i)).collect();
         format!("({})", places.join(", "))
     };
     let rows: Vec<String> = (0..rows).map(row).collect();
-    format!("INSERT INTO {table} ({}) VALUES {} ON CONFLICT DO NOTHING", columns.join(", "), rows.join(", "))
+    format!("INSERT INTO {table} ({}) VALUES {}", columns.join(", "), rows.join(", "))
 }
 
 fn usage_event(entry: &Entry) -> String {
@@ -252,9 +258,9 @@ mod tests {
 
     #[test]
     fn rows_have_their_own_places() {
-        let one = "INSERT INTO t (a) VALUES ($1) ON CONFLICT DO NOTHING";
+        let one = "INSERT INTO t (a) VALUES ($1)";
         assert_eq!(insert_into("t", &["a"], 1), one);
-        let two = "INSERT INTO t (a, b) VALUES ($1, $2), ($3, $4) ON CONFLICT DO NOTHING";
+        let two = "INSERT INTO t (a, b) VALUES ($1, $2), ($3, $4)";
         assert_eq!(insert_into("t", &["a", "b"], 2), two);
     }
 }
