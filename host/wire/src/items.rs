@@ -6,6 +6,7 @@ use crate::json::{Entries, Node};
 use crate::path::Path;
 use crate::report;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use tidegate_types::{Message, Part, Reject, Report, Role, ToolCall, ToolOutcome, Usage};
 
 const MAX_CALL_ID_BYTES: usize = 256;
@@ -278,29 +279,47 @@ fn one(role: Role, part: Part) -> Message {
 }
 
 /// Joins what a model said in one turn: its reasoning, its words and its calls are one message for a template. Every
-/// outcome must stand behind its call.
+/// outcome is put behind the message with its call, wherever it came after that: a caller may say something in between, and a
+/// model that reasons between two calls says them in two messages.
 pub fn joined(items: Vec<Message>) -> Result<Vec<Message>, Reject> {
-    let mut messages: Vec<Message> = Vec::with_capacity(items.len());
-    for mut item in items {
-        let is_call = item.parts.iter().all(|part| matches!(part, Part::ToolCall(_)));
-        match messages.last_mut() {
-            Some(last) if last.role == Role::Assistant && item.role == Role::Assistant => {
-                let thought = last.parts.iter().all(|part| matches!(part, Part::Reasoning(_)));
-                if thought || is_call {
-                    last.parts.append(&mut item.parts);
-                    continue;
-                }
-            }
-            _ => {}
+    let mut said: Vec<Said> = Vec::with_capacity(items.len());
+    let mut called: HashMap<String, usize> = HashMap::new();
+    for item in items {
+        if let [Part::ToolOutcome(outcome)] = item.parts.as_slice() {
+            let Some(by) = called.get(&outcome.call_id).and_then(|at| said.get_mut(*at)) else {
+                let message = format!("there is no call of the id `{}` before its output", outcome.call_id);
+                return Err(Reject::invalid("input", message).code("invalid_value"));
+            };
+            by.outcomes.push(item);
+            continue;
         }
-        messages.push(item);
+        let calls: Vec<String> = item.parts.iter().filter_map(called_by).collect();
+        match said.last_mut().filter(|last| last.goes_on_with(&item)) {
+            Some(last) => last.message.parts.extend(item.parts),
+            None => said.push(Said { message: item, outcomes: Vec::new() }),
+        }
+        called.extend(calls.into_iter().map(|id| (id, said.len() - 1)));
     }
-    match unanswered(&messages) {
-        None => Ok(messages),
-        Some((_, id)) => {
-            let message = format!("there is no call of the id `{id}` before its output");
-            Err(Reject::invalid("input", message).code("invalid_value"))
-        }
+    Ok(said.into_iter().flat_map(|Said { message, outcomes }| std::iter::once(message).chain(outcomes)).collect())
+}
+
+fn called_by(part: &Part) -> Option<String> {
+    if let Part::ToolCall(call) = part { Some(call.id.clone()) } else { None }
+}
+
+/// A message, and what came of the calls in it.
+struct Said {
+    message: Message,
+    outcomes: Vec<Message>,
+}
+
+impl Said {
+    /// Whether `item` is a part of the same turn of a model: behind its reasoning, or a call.
+    fn goes_on_with(&self, item: &Message) -> bool {
+        let is_models = self.message.role == Role::Assistant && item.role == Role::Assistant;
+        let thought = self.message.parts.iter().all(|part| matches!(part, Part::Reasoning(_)));
+        let is_call = item.parts.iter().all(|part| matches!(part, Part::ToolCall(_)));
+        self.outcomes.is_empty() && is_models && (thought || is_call)
     }
 }
 

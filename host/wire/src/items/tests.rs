@@ -131,6 +131,33 @@ fn what_a_model_said_in_one_turn_is_one_message() {
     assert_eq!(joined(lonely).unwrap_err().param.as_deref(), Some("input"));
 }
 
+/// As histories of reasoning models have them, and as callers do who say something while a tool runs.
+#[test]
+fn outcomes_are_put_behind_their_calls() {
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+    let outcome = |id: &str, output: &str| json!({"type": "function_call_output", "call_id": id, "output": output});
+    let thought = json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]});
+    let user = json!({"role": "user", "content": "And?"});
+    let shape = |items: Value| -> Vec<String> {
+        let messages = joined(read_text(&items.to_string()).unwrap()).unwrap();
+        let part = |part: &Part| match part {
+            Part::ToolCall(call) => format!("call {}", call.id),
+            Part::ToolOutcome(outcome) => format!("{} {}", outcome.call_id, outcome.content),
+            Part::Reasoning(_) => "thought".to_owned(),
+            _ => "text".to_owned(),
+        };
+        messages.iter().map(|message| message.parts.iter().map(part).collect::<Vec<_>>().join(", ")).collect()
+    };
+    assert_eq!(shape(json!([call("a"), user, outcome("a", "1")])), ["call a", "a 1", "text"]);
+    let reasoned = json!([thought, call("a"), thought, call("b"), outcome("a", "1"), outcome("b", "2"), user]);
+    assert_eq!(shape(reasoned), ["thought, call a", "a 1", "thought, call b", "b 2", "text"]);
+    let apart = json!([call("a"), call("b"), outcome("a", "1"), user, outcome("b", "2")]);
+    assert_eq!(shape(apart), ["call a, call b", "a 1", "b 2", "text"]);
+    // An id that comes again is that of the last call.
+    let again = json!([call("a"), outcome("a", "1"), call("a"), outcome("a", "2")]);
+    assert_eq!(shape(again), ["call a", "a 1", "call a", "a 2"]);
+}
+
 #[test]
 fn outcomes_of_one_call_are_checked_in_one_pass() {
     let call = ToolCall { id: "a".into(), name: "f".into(), arguments: "{}".into() };
