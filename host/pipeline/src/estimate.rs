@@ -64,7 +64,27 @@ fn json_bytes(value: &Value) -> usize {
 
 /// About how many tokens the prompt has, with the server's tools `defs` beside the caller's.
 pub(crate) fn estimated_input<'a>(chat: &'a Chat, defs: impl IntoIterator<Item = &'a ToolDef>) -> u64 {
-    (text_bytes(chat) + tool_bytes(chat.tools.iter().chain(defs))).div_ceil(BYTES_PER_TOKEN) as u64
+    let text = (text_bytes(chat) + tool_bytes(chat.tools.iter().chain(defs))).div_ceil(BYTES_PER_TOKEN) as u64;
+    text + chat.messages.iter().flat_map(|message| &message.parts).map(media_tokens).sum::<u64>()
+}
+
+/// Of an image of a thousand pixels and more each way, at most models of today.
+const IMAGE_TOKENS: u64 = 1500;
+/// The same where it is to be looked at roughly.
+const ROUGH_IMAGE_TOKENS: u64 = 100;
+/// Of a sound or a file that is sent along, as base64, for a token: a page of a PDF has some 50 KiB, a second of MP3 20 KiB.
+const MEDIA_BYTES_PER_TOKEN: usize = 1 << 10;
+
+/// About how many tokens a model reads of what is no text. Nothing here can look into it: who sets aside too little lets in
+/// more than there is room for, and the server says in the end how many there were.
+fn media_tokens(part: &Part) -> u64 {
+    let Part::Opaque { kind, body } = part else { return 0 };
+    match kind.as_str() {
+        "image_url" if body["image_url"]["detail"] == "low" => ROUGH_IMAGE_TOKENS,
+        "image_url" => IMAGE_TOKENS,
+        // One that is named only, by an id or a URL, has no size here.
+        _ => IMAGE_TOKENS.max(json_bytes(body).div_ceil(MEDIA_BYTES_PER_TOKEN) as u64),
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +111,20 @@ mod tests {
         chat.extra.insert("more".into(), json!("x".repeat(1 << 20)));
         assert!(given_bytes(&chat.messages) > 1 << 20 && told_bytes(&chat) > 2 << 20);
         assert!(messages_bytes(&chat.messages) == 1 && rendered_bytes(&chat, &[]) < 1 << 10);
+    }
+
+    #[test]
+    fn images_sounds_and_files_weigh_about_what_they_do_at_a_model() {
+        let weight = |kind: &str, body: Value| {
+            let mut chat = chat(1, Vec::new());
+            chat.messages[0].parts.push(Part::Opaque { kind: kind.into(), body });
+            estimated_input(&chat, []) - 1
+        };
+        let image = |detail: &str| json!({"image_url": {"url": "x".repeat(1 << 20), "detail": detail}});
+        assert_eq!((weight("image_url", image("auto")), weight("image_url", image("low"))), (1500, 100));
+        assert_eq!(weight("file", json!({"file": {"file_id": "file-1"}})), 1500);
+        let sound = json!({"input_audio": {"data": "x".repeat(4 << 20), "format": "mp3"}});
+        assert_eq!(weight("input_audio", sound), 4097);
     }
 
     #[test]
