@@ -25,6 +25,12 @@ pub enum WireError {
         /// The bound.
         limit_bytes: usize,
     },
+    /// What has to be gathered of the answer is longer than it may be.
+    #[error("more than {limit_bytes} bytes of tool calls and log-probabilities in one answer")]
+    TooLong {
+        /// The bound.
+        limit_bytes: usize,
+    },
     /// Not what the protocol says.
     #[error("{0}")]
     Malformed(String),

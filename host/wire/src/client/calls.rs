@@ -25,6 +25,13 @@ struct FunctionPiece {
 }
 
 impl CallPiece {
+    /// Of what it says.
+    pub(super) fn bytes(&self) -> usize {
+        let said = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let function = self.function.as_ref().map_or(0, |function| said(&function.name) + said(&function.arguments));
+        said(&self.id) + function
+    }
+
     fn is_named(&self) -> bool {
         let name = self.function.as_ref().and_then(|function| function.name.as_deref());
         name.is_some_and(|name| !name.is_empty())
@@ -40,6 +47,7 @@ impl CallPiece {
 #[derive(Default)]
 pub(super) struct Calls {
     calls: Vec<Partial>,
+    bytes: usize,
 }
 
 struct Partial {
@@ -61,6 +69,11 @@ impl Calls {
         self.calls.is_empty()
     }
 
+    /// Of all pieces so far.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn add(&mut self, piece: CallPiece) -> Result<(), WireError> {
         let at = self.find(&piece);
         self.add_at(at, piece)
@@ -73,6 +86,7 @@ impl Calls {
 
     /// Adds a piece to the call that is there, or as one that begins.
     fn add_at(&mut self, at: Option<usize>, piece: CallPiece) -> Result<(), WireError> {
+        self.bytes += piece.bytes();
         let at = match at {
             Some(at) => at,
             None if self.calls.len() == MAX_CALLS => {

@@ -26,11 +26,17 @@ use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, Form, Usage};
 pub enum Received {
     /// Part of the answer.
     Delta(Delta),
+    /// A piece of a tool call, of so many bytes: the call is told once it is whole.
+    Piece(usize),
     /// What it counted.
     Usage(Usage),
     /// `[DONE]`: every choice has ended.
     Done,
 }
+
+/// Of calls that are not whole and of log-probabilities without text, of all choices together: as much as of an answer in one
+/// piece.
+const MAX_WAITING_BYTES: usize = 64 << 20;
 
 /// A longer name is nonsense, and is not taken.
 const MAX_MODEL_BYTES: usize = 256;
@@ -40,6 +46,7 @@ struct Chunk<'a> {
     #[serde(borrow)]
     model: Option<Cow<'a, str>>,
     choices: Option<Choices>,
+    #[serde(default, deserialize_with = "usage::readable")]
     usage: Option<WireUsage>,
     error: Option<Value>,
     /// What an error has that is not within `error`.
@@ -216,6 +223,7 @@ impl AnswerReader {
         }
         if let Some(Choices { first, rest }) = chunk.choices {
             first.into_iter().chain(rest).try_for_each(|choice| self.choice(choice, saying, out))?;
+            self.check_waiting()?;
         }
         let Some(usage) = chunk.usage.map(Usage::from) else { return Ok(()) };
         if !is_last && !self.held.is_empty() {
@@ -226,6 +234,15 @@ impl AnswerReader {
         self.release(out)?;
         out.push_back(Received::Usage(usage));
         Ok(())
+    }
+
+    /// What is gathered until something else comes is bounded, whatever the server does.
+    fn check_waiting(&self) -> Result<(), WireError> {
+        let waiting: usize = self.choices.iter().map(|choice| choice.calls.bytes() + choice.tokens.bytes()).sum();
+        match waiting <= MAX_WAITING_BYTES {
+            true => Ok(()),
+            false => Err(WireError::TooLong { limit_bytes: MAX_WAITING_BYTES }),
+        }
     }
 
     fn release(&mut self, out: &mut VecDeque<Received>) -> Result<(), WireError> {
@@ -273,7 +290,10 @@ impl AnswerReader {
                 return Err(WireError::Malformed(format!("a tool call after the end of choice {}", choice.index)));
             }
             match saying {
-                Saying::InPieces => calls.try_for_each(|piece| state.calls.add(piece))?,
+                Saying::InPieces => calls.try_for_each(|piece| {
+                    emit.out.push_back(Received::Piece(piece.bytes()));
+                    state.calls.add(piece)
+                })?,
                 Saying::Whole => calls.try_for_each(|call| state.calls.add_whole(call))?,
             }
         }
@@ -338,14 +358,17 @@ impl Emit<'_> {
     }
 }
 
-/// OpenAI's words and the ones that other servers use for the same.
+/// OpenAI's words and the ones that other servers use for the same, in whatever case. Words of a failure (`abort`, `error`) are
+/// none of them: what was said until then is no answer.
 fn finish_reason(word: &str) -> Result<FinishReason, WireError> {
-    match word {
-        "stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn" => Ok(FinishReason::Stop),
+    match word.to_ascii_lowercase().as_str() {
+        "stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn" | "complete" => Ok(FinishReason::Stop),
         "length" | "max_tokens" | "model_length" => Ok(FinishReason::Length),
-        "tool_calls" | "function_call" => Ok(FinishReason::ToolCalls),
-        "content_filter" => Ok(FinishReason::ContentFilter),
-        other => Err(WireError::Malformed(format!("the answer ended with the unknown reason {:?}", shorten(other)))),
+        "tool_calls" | "tool_call" | "tool_use" | "function_call" => Ok(FinishReason::ToolCalls),
+        // What Gemini's and Anthropic's filters say, as endpoints of OpenAI's protocol in front of them pass it on.
+        "content_filter" | "safety" | "recitation" | "blocklist" | "prohibited_content" | "spii" | "image_safety"
+        | "refusal" => Ok(FinishReason::ContentFilter),
+        _ => Err(WireError::Malformed(format!("the answer ended with the unknown reason {:?}", shorten(word)))),
     }
 }
 

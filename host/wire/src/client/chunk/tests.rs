@@ -21,6 +21,11 @@ fn read(n: u32, events: &[&str]) -> Result<Vec<Received>, WireError> {
     Ok(out.into())
 }
 
+/// The same without the pieces of calls, which are told again when they are whole.
+fn told(received: impl IntoIterator<Item = Received>) -> Vec<Received> {
+    received.into_iter().filter(|received| !matches!(received, Received::Piece(_))).collect()
+}
+
 fn reasoning(text: &str) -> Received {
     delta(DeltaKind::Reasoning(text.into()))
 }
@@ -117,8 +122,60 @@ fn tool_calls_leave_whole_before_the_end_and_correct_a_wrong_reason() {
     );
     let call = ToolCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
     let end = delta(DeltaKind::Finish(FinishReason::ToolCalls));
-    let expected = [delta(DeltaKind::ToolCall { index: 0, call }), end, Received::Done];
+    let pieces = [Received::Piece(2), Received::Piece(2)];
+    let expected = [&pieces[..], &[delta(DeltaKind::ToolCall { index: 0, call }), end, Received::Done]].concat();
     assert_eq!(got.unwrap(), expected);
+}
+
+/// Whatever comes besides, for a stream may have as many events as it likes.
+#[test]
+fn what_waits_for_the_end_or_for_text_is_bounded() {
+    let long = "x".repeat(4 << 20);
+    let piece = format!(
+        r#"{{"choices":[{{"delta":{{"content":"a","tool_calls":[{{"index":0,"id":"c","function":{{"arguments":"{long}"}}}}]}}}}]}}"#
+    );
+    let token = format!(
+        r#"{{"choices":[{{"index":1,"delta":{{}},"logprobs":{{"content":[{{"token":"{long}","logprob":-1}}]}}}}]}}"#
+    );
+    let feed = |events: &[&str]| {
+        let (mut reader, mut out) = (reader(2), VecDeque::new());
+        (0..40).find_map(|i| {
+            out.clear();
+            reader.event(events[i % events.len()].as_bytes(), &mut out).err().map(|error| (i, error))
+        })
+    };
+    let too_long = WireError::TooLong { limit_bytes: 64 << 20 };
+    assert_eq!(feed(&[&piece]), Some((15, too_long.clone())));
+    assert_eq!(feed(&[&token]), Some((7, too_long.clone())), "once as text and once as bytes");
+    assert_eq!(feed(&[&piece, &token]), Some((10, too_long)));
+    let text = r#"{"choices":[{"index":1,"delta":{"content":"x"}}]}"#;
+    assert_eq!(feed(&[&token, text]), None, "what has its text waits no more");
+}
+
+#[test]
+fn other_servers_words_for_an_end_are_known_in_any_case() {
+    for (word, reason) in [
+        ("STOP", FinishReason::Stop),
+        ("MAX_TOKENS", FinishReason::Length),
+        ("tool_use", FinishReason::ToolCalls),
+        ("SAFETY", FinishReason::ContentFilter),
+        ("PROHIBITED_CONTENT", FinishReason::ContentFilter),
+        ("RECITATION", FinishReason::ContentFilter),
+        ("refusal", FinishReason::ContentFilter),
+    ] {
+        let end = format!(r#"{{"choices":[{{"index":0,"delta":{{}},"finish_reason":"{word}"}}]}}"#);
+        let got = read(1, &[&end, "[DONE]"]).unwrap();
+        assert_eq!(got, [delta(DeltaKind::Finish(reason)), Received::Done], "{word}");
+    }
+}
+
+#[test]
+fn usage_that_cannot_be_read_is_none() {
+    for usage in [r#"{"prompt_tokens":null,"completion_tokens":3}"#, r#"{"prompt_tokens":-1}"#, "[]", "null", r#""9""#]
+    {
+        let chunk = format!(r#"{{"choices":[{{"index":0,"delta":{{"content":"a"}}}}],"usage":{usage}}}"#);
+        assert_eq!(read(1, &[&chunk]).unwrap(), [text("a")], "{usage}");
+    }
 }
 
 #[test]
@@ -256,10 +313,10 @@ fn calls_behind_the_end_of_their_choice_belong_to_it_until_all_has_ended() {
     let ended = [call(0, "a"), call(1, "b"), delta(DeltaKind::Finish(FinishReason::ToolCalls))];
     // What is counted before the calls leave is of them, too.
     let counted = [&ended[..], &[usage]].concat();
-    assert_eq!(read(1, &[&a, &b]).unwrap(), []);
-    assert_eq!(read(1, &[&a, &b, "[DONE]"]).unwrap(), [&counted[..], &[Received::Done]].concat());
+    assert_eq!(told(read(1, &[&a, &b]).unwrap()), []);
+    assert_eq!(told(read(1, &[&a, &b, "[DONE]"]).unwrap()), [&counted[..], &[Received::Done]].concat());
     let last = r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
-    assert_eq!(read(1, &[&a, &b, last]).unwrap(), counted);
+    assert_eq!(told(read(1, &[&a, &b, last]).unwrap()), counted);
     for events in [[STOP, b.as_str()], [&a, r#"{"choices":[{"index":0,"delta":{"content":"x"}}]}"#]] {
         let error = read(1, &events).unwrap_err();
         assert!(matches!(&error, WireError::Malformed(what) if what.contains("after the end of choice 0")), "{error}");
@@ -267,7 +324,7 @@ fn calls_behind_the_end_of_their_choice_belong_to_it_until_all_has_ended() {
     let (mut reader, mut out) = (reader(1), VecDeque::new());
     reader.event(a.as_bytes(), &mut out).unwrap();
     reader.end(&mut out).unwrap();
-    assert_eq!(Vec::from(out), [&ended[..1], &counted[2..]].concat());
+    assert_eq!(told(out), [&ended[..1], &counted[2..]].concat());
 }
 
 #[test]
@@ -316,7 +373,7 @@ proptest! {
         }
         let mut expected: Vec<Received> = deltas.into_iter().map(Received::Delta).collect();
         expected.extend([Received::Usage(usage), Received::Done]);
-        prop_assert_eq!(Vec::from(out), expected);
+        prop_assert_eq!(told(out), expected);
     }
 
     #[test]

@@ -41,11 +41,25 @@ pub(super) struct HeldTokens {
     num_apart: usize,
     /// Bytes of text that the choice has said.
     said: u64,
+    /// About what those that wait take.
+    bytes: usize,
 }
+
+/// Of a token or an alternative to one, beside its text.
+const TOKEN_BYTES: usize = 64;
 
 impl HeldTokens {
     pub(super) fn add(&mut self, logprobs: Logprobs) {
-        self.tokens.append(&mut logprobs.into_tokens());
+        let tokens = logprobs.into_tokens();
+        let bytes = |top: &TopLogprob| top.token.len() + top.bytes.len() + TOKEN_BYTES;
+        let of_token = |token: &TextLogprob| bytes(&token.chosen) + token.top.iter().map(bytes).sum::<usize>();
+        self.bytes += tokens.iter().map(of_token).sum::<usize>();
+        self.tokens.extend(tokens);
+    }
+
+    /// About what those take that wait for text.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// What came so far is of no text.
@@ -56,6 +70,7 @@ impl HeldTokens {
     /// Gives all of them to a text, and says of those that are it where each ends.
     pub(super) fn of_text(&mut self, text: &str) -> Vec<TextLogprob> {
         let before = self.said;
+        self.bytes = 0;
         self.said += text.len() as u64;
         let mut tokens = std::mem::take(&mut self.tokens);
         let own = tokens.get_mut(std::mem::take(&mut self.num_apart)..).unwrap_or_default();

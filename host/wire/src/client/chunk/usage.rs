@@ -1,6 +1,7 @@
 //! What an upstream counted. Servers differ in whether the tokens of reasoning are among those that were generated.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use tidegate_types::Usage;
 
 #[derive(Deserialize)]
@@ -12,6 +13,11 @@ pub(super) struct WireUsage {
     total_tokens: Option<u64>,
     prompt_tokens_details: Option<PromptDetails>,
     completion_tokens_details: Option<CompletionDetails>,
+}
+
+/// Nothing where it cannot be read: that is no reason to throw an answer away.
+pub(super) fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<WireUsage>, D::Error> {
+    Ok(WireUsage::deserialize(Value::deserialize(deserializer)?).ok())
 }
 
 #[derive(Deserialize)]
