@@ -70,6 +70,9 @@ pub(crate) fn response(reject: &Reject) -> Response {
         rate_headers::allowances(headers, &limited.allowances);
         limited.exceeded.iter().for_each(|exceeded| rate_headers::exceeded(headers, exceeded));
     }
+    if reject.is_final {
+        rate_headers::is_final(headers);
+    }
     if reject.kind == RejectKind::Unauthenticated {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }

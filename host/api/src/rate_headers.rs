@@ -42,10 +42,13 @@ pub(crate) fn exceeded(headers: &mut HeaderMap, exceeded: &Exceeded) {
             let milliseconds = u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
             headers.insert(RETRY_AFTER_MS, HeaderValue::from(milliseconds));
         }
-        None => {
-            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
-        }
+        None => is_final(headers),
     }
+}
+
+/// Says that it is no use to come back.
+pub(crate) fn is_final(headers: &mut HeaderMap) {
+    headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
 }
 
 /// As OpenAI writes times: `120ms`, `1s`, `8.64s`, `6m0s`, `1h0m0s`. Rounded up to a millisecond.

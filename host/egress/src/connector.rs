@@ -116,17 +116,17 @@ impl Connector {
 
     /// Sends a request and waits for the head of the answer. Dropping the future closes the connection.
     pub async fn send(&self, request: &Request) -> Result<Response, EgressError> {
-        self.send_telling(request, &|_| ()).await
+        self.send_telling(request, self.0.first_byte_timeout, &|_| ()).await
     }
 
-    /// As [`Self::send`]; tells `sending` whether the server may have the request: each time that it goes to a connection,
+    /// As [`Self::send`], with `limit` for the head; tells `sending` whether the server may have the request: each time that it goes to a connection,
     /// and where nothing was done with it there. Until the first time the server has seen nothing of it.
     pub async fn send_telling(
         &self,
         request: &Request,
+        limit: Duration,
         sending: &(dyn Fn(bool) + Sync),
     ) -> Result<Response, EgressError> {
-        let limit = self.0.first_byte_timeout;
         match timeout(limit, self.send_unbounded(request, sending)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(EgressError::FirstByteTimeout { origin: self.0.origin.name.clone(), limit }),

@@ -64,9 +64,9 @@ impl Response {
     }
 
     /// Says that the answer has not begun with its head, which some servers send before they work: until
-    /// [`Self::has_begun`] silence has the bound that a head has.
-    pub fn is_to_begin(&mut self) {
-        self.idle.set_limit(self.shared.first_byte_timeout);
+    /// [`Self::has_begun`] silence has the bound `limit`, as a head has.
+    pub fn is_to_begin(&mut self, limit: Duration) {
+        self.idle.set_limit(limit);
     }
 
     /// Says that the answer has begun.

@@ -8,7 +8,7 @@
 
 use crate::bounds::LengthBounds;
 use crate::context::RequestContext;
-use crate::embed::{Reading, Wanted, as_chat, vectors};
+use crate::embed::{Bill, Reading, Wanted, as_chat, vectors};
 use crate::estimate::estimated_input;
 use crate::figures::Outcome;
 use crate::gate::{Gate, Hold};
@@ -141,7 +141,9 @@ async fn read(asking: Asking<'_>, chat: &Arc<Chat>, question: &Question) -> Resu
     let bounds = LengthBounds::of_model(&model.quota.load());
     let (charge, attempts) = (charge.as_ref(), &Attempts::default());
     let ask = Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally, attempts, seat: None };
+    let bill = Bill { tally, attempts, num_tokens: estimated_input(chat, []) };
     let mut source = source(ask, Vec::new(), question.hold.kept()).await?;
+    bill.is_anothers();
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
     while let Some(event) = source.next().await {
         match event? {

@@ -69,6 +69,9 @@ pub struct Reject {
     pub code: Option<String>,
     /// Seconds after which to try again.
     pub retry_after_s: Option<u32>,
+    /// Whether it is better not tried again, as clients do by themselves after such a status: the answer may be made and billed
+    /// each time, and come too late each time.
+    pub is_final: bool,
     /// What is left to a limited caller, and the limit that refused it, where one did.
     pub limited: Option<Box<Limited>>,
     /// For the log only; may name plugins, paths and upstreams.
@@ -85,6 +88,7 @@ impl Reject {
             param: None,
             code: None,
             retry_after_s: None,
+            is_final: false,
             limited: None,
             cause: None,
         }

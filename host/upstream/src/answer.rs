@@ -1,5 +1,6 @@
-//! An answer of one of a model's servers. Until its first delta it can begin anew at another; behind that a failure is
-//! the answer's end, since what was said cannot be taken back. What is counted before it leaves with it.
+//! An answer of one of a model's servers. Until its first delta, or the first piece of a tool call, it can begin anew at another;
+//! behind that a failure is the answer's end: what was said cannot be taken back, and what was generated is billed. What is counted
+//! before it leaves with it.
 
 use crate::attempt::Attempt;
 use crate::failure::Failed;
@@ -11,7 +12,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tidegate_types::{Chat, Delta, Reject, RequestId, Retention, Usage};
+use tidegate_types::{Chat, Reject, RequestId, Retention, Usage};
 
 /// What is needed to ask.
 pub(crate) struct Asking {
@@ -55,7 +56,8 @@ impl Asking {
 
     async fn send(&self, attempt: &Attempt) -> Result<Box<UpstreamStream>, Failed> {
         let upstream = self.sending.to(attempt.upstream());
-        upstream.begin(&self.chat, &self.sending.request_id, self.sending.hops).await
+        let Sending { request_id, hops, .. } = &self.sending;
+        upstream.begin(&self.chat, request_id, *hops, self.run.attempts()).await
     }
 }
 
@@ -67,7 +69,7 @@ enum State {
     Begun {
         stream: Box<UpstreamStream>,
         attempt: Attempt,
-        /// Until the first delta.
+        /// Until something of the answer has come.
         asking: Option<Box<Asking>>,
         early: Early,
     },
@@ -80,21 +82,21 @@ enum State {
 /// What has come and is not told yet.
 #[derive(Default)]
 struct Early {
-    /// Counted before the first delta; the last figure is the one that counts.
+    /// Counted before anything of the answer; the last figure is the one that counts.
     usage: Option<Usage>,
-    /// The first delta, while that is told.
-    delta: Option<Delta>,
+    /// The first event of the answer, while that is told.
+    first: Option<UpstreamEvent>,
 }
 
 impl Early {
     /// What is told now, where `event` has come: what was counted before it stands first.
     fn ordered(&mut self, event: UpstreamEvent) -> UpstreamEvent {
-        match (event, self.usage.take()) {
-            (UpstreamEvent::Delta(delta), Some(usage)) => {
-                self.delta = Some(delta);
+        match self.usage.take() {
+            Some(usage) => {
+                self.first = Some(event);
                 UpstreamEvent::Usage(usage)
             }
-            (event, _) => event,
+            None => event,
         }
     }
 }
@@ -129,8 +131,8 @@ impl Answer {
                     Ok(answer) => *self = answer,
                     Err(reject) => return Poll::Ready(Some(Err(self.end(reject)))),
                 },
-                State::Begun { early: Early { delta: delta @ Some(_), .. }, .. } => {
-                    return Poll::Ready(delta.take().map(|delta| Ok(UpstreamEvent::Delta(delta))));
+                State::Begun { early: Early { first: first @ Some(_), .. }, .. } => {
+                    return Poll::Ready(first.take().map(Ok));
                 }
                 State::Begun { stream, attempt, asking, early } => match ready!(stream.poll_event(cx)) {
                     Some(Ok(UpstreamEvent::Usage(usage))) if asking.is_some() => early.usage = Some(usage),

@@ -1,6 +1,8 @@
 //! Where a model is, under which name, and with which key.
 
+use crate::retry::RetryConfig;
 use std::fmt;
+use std::time::Duration;
 use tidegate_egress::{ConnectorConfig, EgressError, HeaderValue};
 use tidegate_wire::client::RequestOptions;
 
@@ -11,6 +13,8 @@ pub struct UpstreamConfig {
     pub name: String,
     /// Base URL with its version prefix (`http://127.0.0.1:8000/v1`), and the bounds of its connections.
     pub connector: ConnectorConfig,
+    /// For the head of an answer in one piece, in place of the connections' own bound.
+    pub whole_timeout: Duration,
     /// Sent as a bearer token.
     pub api_key: Option<ApiKey>,
     /// The model's name there.
@@ -37,6 +41,7 @@ impl UpstreamConfig {
         Self {
             name: name.into(),
             connector: ConnectorConfig::new(base_url),
+            whole_timeout: RetryConfig::default().whole_timeout,
             api_key: None,
             model: model.into(),
             options: RequestOptions::default(),

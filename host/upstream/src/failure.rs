@@ -84,10 +84,7 @@ impl Failures {
                 let reject = reject(RejectKind::BadUpstream, "the model's server cannot be reached");
                 (Trouble::Unreachable, reject.code("upstream_unreachable"))
             }
-            EgressError::TooLarge { .. } => {
-                let reject = reject(RejectKind::BadUpstream, "the model's answer is too long");
-                (Trouble::Refused, reject.code("upstream_answer_too_long"))
-            }
+            EgressError::TooLarge { .. } => (Trouble::Refused, too_long()),
             EgressError::BadUrl { .. } | EgressError::Tls(_) => {
                 (Trouble::Refused, self.operator("the model's server is set up wrongly"))
             }
@@ -112,6 +109,7 @@ impl Failures {
                     self.said(Trouble::Failed, reject, "an error event", &failure)
                 }
             },
+            WireError::TooLong { .. } => self.failed(Trouble::Refused, too_long(), error),
             WireError::Malformed(_) if !self.words => self.unexpected("an answer outside of the protocol"),
             WireError::Malformed(_) | WireError::EventTooLong { .. } => self.unexpected(error),
         }
@@ -165,8 +163,8 @@ impl Failures {
             message => self.redact(message),
         };
         let mut reject = Reject::new(kind, Fault::Client, message);
-        reject.param.clone_from(&failure.param);
-        reject.code.clone_from(&failure.code);
+        reject.param = failure.param.clone().filter(|param| is_name(param));
+        reject.code = failure.code.clone().filter(|code| is_name(code));
         reject
     }
 
@@ -210,6 +208,19 @@ fn reject(kind: RejectKind, message: &str) -> Reject {
 fn late() -> Reject {
     reject(RejectKind::UpstreamTimeout, "the model's server did not answer in time")
 }
+
+fn too_long() -> Reject {
+    reject(RejectKind::BadUpstream, "the model's answer is too long").code("upstream_answer_too_long")
+}
+
+/// Whether it can be the name of a field or of a failure. Guards judge what a server says in words, and these not: they pass as
+/// they are.
+fn is_name(text: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-[]".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(is_of_name)
+}
+
+const MAX_NAME_BYTES: usize = 128;
 
 fn cut() -> Reject {
     reject(RejectKind::BadUpstream, "the model's answer broke off before it was complete").code("upstream_cut")

@@ -42,7 +42,10 @@ pub struct RetryConfig {
     pub max_backoff: Duration,
     /// How long a server may take to begin its answer.
     pub start_timeout: Duration,
-    /// How long all attempts and pauses together may take until an answer has begun.
+    /// How long it may take for an answer in one piece, of which nothing comes before all of it is made.
+    pub whole_timeout: Duration,
+    /// How long all attempts and pauses together may take until an answer has begun; for answers in one piece at least as long as
+    /// one of those may take.
     pub deadline: Duration,
 }
 
@@ -55,12 +58,27 @@ impl Default for RetryConfig {
             backoff: Duration::from_millis(100),
             max_backoff: Duration::from_secs(2),
             start_timeout: Duration::from_secs(120),
+            // As long as OpenAI's clients wait.
+            whole_timeout: Duration::from_secs(600),
             deadline: Duration::from_secs(300),
         }
     }
 }
 
 impl RetryConfig {
+    /// How long a server may take until something of an answer comes.
+    pub(crate) fn longest_start(&self, asked: Asked) -> Duration {
+        match asked {
+            Asked::Whole => self.whole_timeout,
+            Asked::Stream | Asked::Texts => self.start_timeout,
+        }
+    }
+
+    /// How long all attempts may take.
+    fn longest(&self, asked: Asked) -> Duration {
+        self.deadline.max(self.longest_start(asked))
+    }
+
     /// The pause before the retry that follows `retries` others, less what `chance` (from 0 to 1) takes of it.
     fn pause(&self, retries: u32, chance: f64) -> Duration {
         let doubled = self.backoff.saturating_mul(2_u32.saturating_pow(retries));
@@ -80,29 +98,32 @@ impl RetryConfig {
 
 /// How often a request was sent to upstreams, and what the last of them had of it. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Attempts(Arc<Sent>);
-
-#[derive(Debug, Default)]
-struct Sent {
-    count: AtomicU32,
-    is_with_server: AtomicBool,
+pub struct Attempts {
+    count: Arc<AtomicU32>,
+    is_with_server: Arc<AtomicBool>,
 }
 
 impl Attempts {
     /// So far; 0 for a request that no upstream has seen.
     pub fn count(&self) -> u32 {
-        self.0.count.load(Ordering::Relaxed)
+        self.count.load(Ordering::Relaxed)
     }
 
-    /// Of a question about texts: whether a server has it, or had it and did not refuse it. It makes the whole answer then,
-    /// and bills it, whether or not somebody waits for that or can read it.
+    /// Those of another question of the same request: counted together, and billed apart.
+    #[must_use]
+    pub fn of_another(&self) -> Self {
+        Self { count: Arc::clone(&self.count), is_with_server: Arc::default() }
+    }
+
+    /// Whether a server has the question, or had it and did not refuse it. It may bill that, whether or not somebody waits for
+    /// its answer or can read it.
     pub fn may_be_billed(&self) -> bool {
-        self.0.is_with_server.load(Ordering::Relaxed)
+        self.is_with_server.load(Ordering::Relaxed)
     }
 
-    /// A server has the question, or wants nothing of it.
-    pub(crate) fn note_with_server(&self, is_with_server: bool) {
-        self.0.is_with_server.store(is_with_server, Ordering::Relaxed);
+    /// A server has the question, or wants nothing of it; what another had of it before stays with that (`had`).
+    pub(crate) fn note_with_server(&self, had: bool, has: bool) {
+        self.is_with_server.store(had || has, Ordering::Relaxed);
     }
 }
 
@@ -126,6 +147,8 @@ pub(crate) struct Run {
     tried: Tried,
     /// Servers that said or showed that they are not for this request: it does not come back to them.
     barred: Tried,
+    /// How long all attempts may take together, and when that is over.
+    limit: Duration,
     deadline: Instant,
     /// Of this run; `attempts` counts all of the request's.
     sent: u32,
@@ -138,19 +161,26 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(replicas: &Replicas, asked: Asked, attempts: Attempts) -> Self {
         let retry = &replicas.0.retry;
+        let limit = retry.longest(asked);
         Self {
             asked,
             max_retries: retry.retries,
             retries: 0,
             tried: Tried::default(),
             barred: Tried::default(),
-            deadline: Instant::now() + retry.deadline,
+            limit,
+            deadline: Instant::now() + limit,
             sent: 0,
             attempts,
             last: None,
             soonest_s: None,
             replicas: replicas.clone(),
         }
+    }
+
+    /// What is counted, and what servers have.
+    pub(crate) fn attempts(&self) -> &Attempts {
+        &self.attempts
     }
 
     /// Leaves retries to somebody else. A server that was not reached is still no reason to give up.
@@ -172,7 +202,7 @@ impl Run {
         }
         self.tried.add(attempt.index());
         self.sent += 1;
-        self.attempts.0.count.fetch_add(1, Ordering::Relaxed);
+        self.attempts.count.fetch_add(1, Ordering::Relaxed);
         Ok(attempt)
     }
 
@@ -201,13 +231,13 @@ impl Run {
         if longest.is_some_and(|longest| self.deadline.saturating_duration_since(Instant::now()) > longest) {
             return work.await;
         }
-        let late = |_| Err(attempt.upstream().failures.late(self.replicas.0.retry.deadline));
+        let late = |_| Err(attempt.upstream().failures.late(self.limit));
         timeout_at(self.deadline, work).await.unwrap_or_else(late)
     }
 
     /// For how long an answer may take to begin, or to be refused.
     pub(crate) fn longest_start(&self) -> Duration {
-        self.replicas.0.retry.start_timeout + FAILURE_TIMEOUT
+        self.replicas.0.retry.longest_start(self.asked) + FAILURE_TIMEOUT
     }
 
     fn give_up(&self, failed: Option<Failed>) -> Reject {
@@ -215,6 +245,10 @@ impl Run {
         match failed.trouble {
             // Whenever it comes again, it is refused again.
             Trouble::Refused => failed.after(self.sent),
+            // Whoever runs the server may bill the answer that came too late, and would bill each that comes behind it.
+            Trouble::Silent | Trouble::Late if self.asked == Asked::Whole => {
+                Reject { is_final: true, ..failed.after(self.sent) }
+            }
             _ => Reject { retry_after_s: self.soonest_s, ..failed.after(self.sent) },
         }
     }

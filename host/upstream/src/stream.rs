@@ -20,6 +20,8 @@ const MAX_EVENT_BYTES: usize = 4 << 20;
 pub enum UpstreamEvent {
     /// Part of the answer.
     Delta(Delta),
+    /// A piece of a tool call, of so many bytes: the call is told once it is whole.
+    Piece(usize),
     /// What the upstream counted; the last one is the whole answer's. Absent where it counts nothing, or
     /// nothing believable.
     Usage(Usage),
@@ -54,13 +56,12 @@ pub struct UpstreamStream {
 
 impl UpstreamStream {
     pub(crate) fn new(
-        mut response: Response,
+        response: Response,
         shape: Shape,
         reader: AnswerReader,
         bounds: Bounds,
         failures: Arc<Failures>,
     ) -> Self {
-        response.is_to_begin();
         let (response, received) = (Some(response), VecDeque::new());
         Self { response, shape, reader, received, bounds, failures, _span: Span::none() }
     }
@@ -169,12 +170,15 @@ impl UpstreamStream {
     }
 
     fn event(&mut self, received: Received) -> Option<UpstreamEvent> {
+        if let Received::Delta(_) | Received::Piece(_) = &received {
+            self.response.iter_mut().for_each(Response::has_begun);
+        }
         match received {
             Received::Delta(delta) => {
-                self.response.iter_mut().for_each(Response::has_begun);
                 self.bounds.text_bytes += text_bytes(&delta);
                 Some(UpstreamEvent::Delta(delta))
             }
+            Received::Piece(bytes) => Some(UpstreamEvent::Piece(bytes)),
             Received::Usage(usage) => match self.bounds.check(&usage) {
                 Ok(()) => Some(UpstreamEvent::Usage(usage)),
                 Err(why) => {

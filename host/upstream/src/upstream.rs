@@ -41,6 +41,9 @@ pub struct Upstream {
     headers: HeaderMap,
     model: Arc<str>,
     options: RequestOptions,
+    /// What it may take until something comes of a stream or of what is said of texts, and of an answer in one piece.
+    start_timeout: Duration,
+    whole_timeout: Duration,
     pub(crate) failures: Arc<Failures>,
 }
 
@@ -54,6 +57,8 @@ impl Upstream {
             headers.insert("authorization", key.bearer()?);
         }
         Ok(Self {
+            start_timeout: config.connector.first_byte_timeout,
+            whole_timeout: config.whole_timeout,
             connector: Connector::new(config.connector)?,
             headers,
             model: config.model.into(),
@@ -84,23 +89,29 @@ impl Upstream {
     ///
     /// `hops` counts the gateways that the request has come through; 0 sends no count.
     pub async fn generate(&self, chat: &Chat, request_id: &RequestId, hops: u8) -> Result<UpstreamStream, Reject> {
-        Ok(*self.begin(chat, request_id, hops).await?)
+        Ok(*self.begin(chat, request_id, hops, &Attempts::default()).await?)
     }
 
-    /// As [`Self::generate`], with what a failure says of the server. In a box from the start: it is handed on many times.
+    /// As [`Self::generate`], with what a failure says of the server; tells `attempts` what the server has of it. In a box from the
+    /// start: it is handed on many times.
     pub(crate) async fn begin(
         &self,
         chat: &Chat,
         request_id: &RequestId,
         hops: u8,
+        attempts: &Attempts,
     ) -> Result<Box<UpstreamStream>, Failed> {
         let body = request_body(chat, &self.model, self.options);
         let bounds = Bounds::new(chat, body.len());
         let mut request = self.request(Method::POST, endpoint_path(chat.form), body);
         name(&mut request, request_id, hops);
         let span = self.traced(&mut request);
-        let mut response =
-            self.send(&request).instrument(span.clone()).await.inspect_err(|_| trace::fail(&span, "upstream"))?;
+        let limit = if chat.stream { self.start_timeout } else { self.whole_timeout };
+        let had = attempts.may_be_billed();
+        let telling = |has| attempts.note_with_server(had, has);
+        let sent = self.send_telling(&request, limit, &telling).instrument(span.clone()).await;
+        let mut response = sent.inspect_err(|_| trace::fail(&span, "upstream"))?;
+        response.is_to_begin(limit);
         let shape = self.shape(&response)?;
         if let Shape::Events(_) = shape {
             // Nothing of a stream is kept but the event that is being read, which has a bound of its own.
@@ -174,10 +185,10 @@ impl Upstream {
         let mut request = self.request(Method::POST, path, Bytes::from(body));
         name(&mut request, &sending.request_id, sending.hops);
         let span = self.traced(&mut request);
-        // What another server had of it stays with that.
         let had = attempts.may_be_billed();
         let answering = async {
-            let mut response = self.send_telling(&request, &|has| attempts.note_with_server(had || has)).await?;
+            let telling = |has| attempts.note_with_server(had, has);
+            let mut response = self.send_telling(&request, self.start_timeout, &telling).await?;
             response.allow(most_bytes);
             response.collect(most_bytes).await.map_err(|error| self.failures.egress(&error))
         };
@@ -201,12 +212,17 @@ impl Upstream {
 
     /// Sends, and reads the failure where the status says so.
     async fn send(&self, request: &Request) -> Result<Response, Failed> {
-        self.send_telling(request, &|_| ()).await
+        self.send_telling(request, self.start_timeout, &|_| ()).await
     }
 
     /// The same; tells `sending` whether the server may have the request, and may do what it asks for.
-    async fn send_telling(&self, request: &Request, sending: &(dyn Fn(bool) + Sync)) -> Result<Response, Failed> {
-        let sent = self.connector.send_telling(request, sending).await;
+    async fn send_telling(
+        &self,
+        request: &Request,
+        limit: Duration,
+        sending: &(dyn Fn(bool) + Sync),
+    ) -> Result<Response, Failed> {
+        let sent = self.connector.send_telling(request, limit, sending).await;
         let mut response = sent.map_err(|error| self.failures.egress(&error))?;
         if response.status == StatusCode::OK {
             return Ok(response);

@@ -8,7 +8,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::*;
-use tidegate_types::RejectKind;
+use tidegate_types::{DeltaKind, FinishReason, RejectKind};
 use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig, UpstreamConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -63,12 +63,41 @@ async fn the_only_server_is_not_left_alone_because_its_clients_leave() {
 
 /// One failure opens the breaker, and nobody waits for long.
 fn strict() -> (RetryConfig, BreakerConfig) {
-    let retry = RetryConfig { start_timeout: Duration::from_secs(1), retries: 0, ..quick() };
+    let (start_timeout, whole_timeout) = (Duration::from_secs(1), Duration::from_secs(1));
+    let retry = RetryConfig { start_timeout, whole_timeout, retries: 0, ..quick() };
     (retry, BreakerConfig { failures: 1, pause: Duration::from_secs(600) })
 }
 
 async fn is_timed_out(replicas: &Replicas, stream: bool) -> bool {
     ask(replicas, stream, 1).await.error.is_some_and(|reject| reject.kind == RejectKind::UpstreamTimeout)
+}
+
+/// A stream begins soon, and an answer in one piece when all of it is made.
+#[tokio::test]
+async fn an_answer_in_one_piece_has_a_time_of_its_own_and_is_not_worth_another_when_that_is_over() {
+    let whole = r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}"#;
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{whole}",
+        whole.len()
+    );
+    let (head, body) = answer.split_at(answer.len() - whole.len());
+    let (head, body): (&'static str, _) = (head.to_owned().leak(), body.to_owned());
+    let slow = Server::start(move |_| Act::Late(Duration::from_millis(1500), answer.clone())).await;
+    let start_timeout = Duration::from_millis(300);
+    let retry = RetryConfig { start_timeout, deadline: start_timeout, ..quick() };
+    let patient = replicas(&[slow.address], retry.clone(), &never());
+    let outcome = ask(&patient, false, 1).await;
+    assert_eq!((outcome.events, outcome.error), (vec![text("a"), delta(DeltaKind::Finish(FinishReason::Stop))], None));
+    let late = ask(&patient, true, 1).await.error.unwrap();
+    assert_eq!((late.kind, late.is_final), (RejectKind::UpstreamTimeout, false));
+    let hasty = RetryConfig { whole_timeout: start_timeout, ..retry };
+    for act in [Act::Late(Duration::from_millis(1500), body), Act::Hang(head)] {
+        let server = Server::start(move |_| act.clone()).await;
+        let late = ask(&replicas(&[server.address], hasty.clone(), &never()), false, 1).await.error.unwrap();
+        assert_eq!(late.kind, RejectKind::UpstreamTimeout, "{late:?}");
+    }
+    let late = ask(&replicas(&[slow.address], hasty, &never()), false, 1).await.error.unwrap();
+    assert!(late.is_final, "{late:?}");
 }
 
 /// It has no head before all of it is made: who asks for long ones shall take the last server from nobody.

@@ -70,6 +70,7 @@ async fn what_may_have_been_answered_or_never_will_be_is_not_sent_again() {
         ("nonsense", stream(&["{"]), true),
         ("an error event", stream(&[r#"{"error":{"message":"boom"}}"#]), true),
         ("a cut behind the first text", stream(&[ROLE, A]), true),
+        ("a cut behind the first piece of a call", stream(&[ROLE, PIECE]), true),
         ("a document that is cut", Act::Say(json.into()), true),
         ("a whole answer that never came", Act::Say(String::new()), false),
         ("a whole answer that is cut", Act::Say(json.into()), false),
@@ -81,7 +82,12 @@ async fn what_may_have_been_answered_or_never_will_be_is_not_sent_again() {
         let outcome = ask(&replicas(&[server.address], quick(), &never()), streamed, 1).await;
         let error = outcome.error.expect(what);
         assert_eq!((outcome.attempts, server.seen()), (1, 1), "{what}");
-        assert_eq!(outcome.events, if what.contains("first text") { vec![text("a")] } else { Vec::new() }, "{what}");
+        let told = match what {
+            "a cut behind the first text" => vec![text("a")],
+            "a cut behind the first piece of a call" => vec![UpstreamEvent::Piece(3)],
+            _ => Vec::new(),
+        };
+        assert_eq!(outcome.events, told, "{what}");
         assert_eq!(error.retry_after_s, what.contains("Retry-After").then_some(60), "{what}");
     }
 }

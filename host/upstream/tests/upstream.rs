@@ -273,6 +273,23 @@ async fn every_status_becomes_what_the_caller_can_act_on() {
     }
 }
 
+/// Guards judge the message alone.
+#[tokio::test]
+async fn a_field_and_a_code_are_names_or_are_not_told() {
+    for (param, code, told) in [
+        ("messages[0].content", "context_length_exceeded", true),
+        ("tools.0.function-name", "E-1", true),
+        ("the card 4111 1111 1111 1111", "call me, sk-secret", false),
+        ("", "", false),
+    ] {
+        let body = format!(r#"{{"error":{{"message":"no","param":"{param}","code":"{code}"}}}}"#);
+        let server = server(plain("400 Bad Request", "application/json", &body), 1000).await;
+        let error = ask(&upstream(server.address)).await.1.unwrap();
+        let expected = told.then(|| (param.to_owned(), code.to_owned()));
+        assert_eq!(error.param.zip(error.code), expected, "{param}");
+    }
+}
+
 #[tokio::test]
 async fn who_chose_the_server_reads_its_own_words_of_what_it_refuses() {
     for (status, kind) in [

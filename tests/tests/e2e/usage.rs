@@ -9,7 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tidegate_tests::issuer::now_s;
 use tidegate_tests::postgres::Database;
+use tidegate_tests::stand_in::{Said, StandIn};
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -169,6 +171,89 @@ async fn who_leaves_pays_for_what_was_made_and_a_restart_forgets_nothing() {
     gateway.running.stop(Duration::from_secs(5)).await;
     let again = Gateway::start(&config(folder.path(), "")).await;
     assert_eq!(used(&again, "alpha", 1, "").await, seen);
+}
+
+/// A server bills the prompt of an answer that nobody waits for, and one in one piece has no head before all of it is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_a_server_had_is_billed_though_its_answer_did_not_come() {
+    clear_of_midnight().await;
+    let folder = tempfile::tempdir().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let refusing = StandIn::start(|_, _| Said::raw(429, "{}")).await;
+    let model = format!(
+        "[[models]]\nname = \"silent\"\nupstream = \"http://{}/v1\"\nretry = {{ whole_timeout_ms = 500 }}\n{}\
+         retry = {{ retries = 0 }}\nfallbacks = [\"silent\"]\n",
+        silent.local_addr().unwrap(),
+        refusing.model("refusing")
+    );
+    let limited = format!(
+        "[[keys]]\nname = \"gamma\"\nhash = \"blake3:{}\"\nlimits = {{ tokens_per_minute = 6000 }}\n",
+        blake3::hash(b"tg-gamma")
+    );
+    let gateway = Gateway::start(&config(folder.path(), &(model + &limited))).await;
+    let body = |model: &str| {
+        let parts = [
+            json!({"type": "text", "text": "What is it? ".repeat(1000)}),
+            json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}),
+        ];
+        json!({"model": model, "messages": [{"role": "user", "content": parts}], "max_tokens": 5})
+    };
+    let ask = |key: &'static str, model: &str| {
+        let request = gateway.json_request("/v1/chat/completions", &body(model));
+        send(&gateway, key, request)
+    };
+    // Its caller leaves, once the server has it.
+    let mut asking = Box::pin(ask("gamma", "silent"));
+    let (left, _) = tokio::select! {
+        _ = &mut asking => panic!("nobody answers"),
+        asked = silent.accept() => asked.unwrap(),
+    };
+    tokio::select! {
+        _ = &mut asking => panic!("nobody answers"),
+        asked = left.readable() => asked.unwrap(),
+    }
+    drop(asking);
+    let prompt = 12 * 1000 / 4 + 1500;
+    let seen = used(&gateway, "gamma", 1, "").await;
+    assert_eq!((&seen["input_tokens"], &seen["output_tokens"]), (&json!(prompt), &json!(0)), "{seen}");
+    let refused = ask("gamma", "silent").await;
+    assert_eq!((refused.status, refused.error().2), (429, json!("rate_limit_exceeded")), "its tokens are used up");
+    // The server takes too long. One that refused it before costs nothing.
+    for (model, requests) in [("silent", 1), ("refusing", 2)] {
+        let late = ask("alpha", model).await;
+        assert_eq!((late.status, late.headers.get("x-should-retry").unwrap().as_bytes()), (504, &b"false"[..]));
+        let seen = used(&gateway, "alpha", requests, "").await;
+        assert_eq!(seen["input_tokens"], json!(prompt * requests), "{seen}");
+    }
+}
+
+/// They are told when the call is whole, and generated long before.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_tool_call_that_is_cut_the_pieces_are_billed_and_it_is_not_made_again() {
+    clear_of_midnight().await;
+    let folder = tempfile::tempdir().unwrap();
+    let cuts = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let model = format!("[[models]]\nname = \"cuts\"\nupstream = \"http://{}/v1\"\n", cuts.local_addr().unwrap());
+    let gateway = Gateway::start(&config(folder.path(), &model)).await;
+    let asked = tokio::spawn(async move {
+        let piece = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{\"x"}}]}}]}"#;
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+        let answer = format!("{head}{}", format!("data: {piece}\n\n").repeat(3));
+        let mut asked = 0;
+        while let Ok(Ok((mut socket, _))) = tokio::time::timeout(Duration::from_secs(3), cuts.accept()).await {
+            asked += 1;
+            let _ = socket.read(&mut vec![0; 1 << 16]).await;
+            socket.write_all(answer.as_bytes()).await.unwrap();
+        }
+        asked
+    });
+    let mut body = ask("What is it?");
+    (body["model"], body["stream"]) = ("cuts".into(), true.into());
+    let cut = send(&gateway, "alpha", gateway.json_request("/v1/chat/completions", &body)).await;
+    assert_eq!((cut.status, cut.error().2), (502, json!("upstream_cut")));
+    let seen = used(&gateway, "alpha", 1, "").await;
+    assert_eq!(seen["output_tokens"], json!(3), "{seen}");
+    assert_eq!(asked.await.unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

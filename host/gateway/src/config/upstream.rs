@@ -21,6 +21,8 @@ pub struct UpstreamRetryConfig {
     pub max_backoff_ms: u64,
     /// How long a server may take to begin its answer.
     pub start_timeout_ms: u64,
+    /// How long it may take for an answer that is not streamed.
+    pub whole_timeout_ms: u64,
     /// How long all attempts and pauses together may take until an answer has begun.
     pub deadline_ms: u64,
 }
@@ -36,6 +38,7 @@ impl Default for UpstreamRetryConfig {
             backoff_ms: ms(retry.backoff),
             max_backoff_ms: ms(retry.max_backoff),
             start_timeout_ms: ms(retry.start_timeout),
+            whole_timeout_ms: ms(retry.whole_timeout),
             deadline_ms: ms(retry.deadline),
         }
     }
@@ -56,6 +59,7 @@ impl UpstreamRetryConfig {
             backoff: Duration::from_millis(self.backoff_ms),
             max_backoff: Duration::from_millis(self.max_backoff_ms),
             start_timeout: Duration::from_millis(self.start_timeout_ms),
+            whole_timeout: Duration::from_millis(self.whole_timeout_ms),
             deadline: Duration::from_millis(self.deadline_ms),
         }
     }
@@ -74,6 +78,7 @@ impl UpstreamRetryConfig {
             ("backoff_ms", self.backoff_ms),
             ("max_backoff_ms", self.max_backoff_ms),
             ("start_timeout_ms", self.start_timeout_ms),
+            ("whole_timeout_ms", self.whole_timeout_ms),
             ("deadline_ms", self.deadline_ms),
         ];
         for (name, value) in times {

@@ -92,13 +92,20 @@ pub(crate) async fn vectors(
     }
 }
 
-/// Texts that a server is asked about. It bills them whether or not its answer is waited for or can be read: so they are
-/// counted when this is dropped, unless it has refused them.
+/// Texts or a prompt that a server is asked about. It may bill them whether or not its answer is waited for or can be read: so they
+/// are counted when this is dropped, unless it has refused them.
 pub(crate) struct Bill<'a> {
     pub(crate) tally: &'a Tally,
     pub(crate) attempts: &'a Attempts,
     /// The estimate, until the server says how many there were.
     pub(crate) num_tokens: u64,
+}
+
+impl Bill<'_> {
+    /// Somebody else counts them.
+    pub(crate) fn is_anothers(mut self) {
+        self.num_tokens = 0;
+    }
 }
 
 impl Drop for Bill<'_> {

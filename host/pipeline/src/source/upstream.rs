@@ -1,10 +1,10 @@
-//! An upstream's answer, counted as it comes until the upstream says what it counted itself: a delta is a token, and one that
-//! is longer than tokens are is as many as its text has usually.
+//! An upstream's answer, counted as it comes until the upstream says what it counted itself: a delta, or a piece of a tool call, is
+//! a token, and one that is longer than tokens are is as many as its text has usually.
 
 use super::SourceEvent;
 use crate::estimate::BYTES_PER_TOKEN;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tidegate_ledger::Tally;
 use tidegate_types::{DeltaKind, Reject, Usage};
 use tidegate_upstream::{Answer, UpstreamEvent};
@@ -14,6 +14,8 @@ pub(crate) struct UpstreamSource {
     answer: Answer,
     counted: Usage,
     tally: Option<Arc<Tally>>,
+    /// Its tool calls come in pieces, which are counted.
+    in_pieces: bool,
 }
 
 impl UpstreamSource {
@@ -22,7 +24,7 @@ impl UpstreamSource {
         if let Some(tally) = &tally {
             tally.add_input(input);
         }
-        Self { answer, counted: Usage { input_tokens: input, ..Usage::default() }, tally }
+        Self { answer, counted: Usage { input_tokens: input, ..Usage::default() }, tally, in_pieces: false }
     }
 
     /// The name that the upstream gives what answers.
@@ -36,23 +38,38 @@ impl UpstreamSource {
     }
 
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
-        self.answer.poll_next(cx).map(|event| Some(event?.map(|event| self.count(event))))
+        loop {
+            let Some(event) = ready!(self.answer.poll_next(cx)).transpose()? else { return Poll::Ready(None) };
+            if let Some(event) = self.count(event) {
+                return Poll::Ready(Some(Ok(event)));
+            }
+        }
     }
 
-    fn count(&mut self, event: UpstreamEvent) -> SourceEvent {
+    /// Gives what is to be told of it.
+    fn count(&mut self, event: UpstreamEvent) -> Option<SourceEvent> {
         match event {
+            UpstreamEvent::Piece(bytes) => {
+                self.in_pieces = true;
+                self.generated(tokens_of(bytes));
+                None
+            }
             UpstreamEvent::Delta(delta) => {
-                let tokens = tokens(&delta.kind);
-                self.counted.output_tokens += tokens;
-                self.tally.iter().for_each(|tally| tally.add_output(tokens));
-                SourceEvent::Delta(delta)
+                let was_counted = self.in_pieces && matches!(delta.kind, DeltaKind::ToolCall { .. });
+                self.generated(if was_counted { 0 } else { tokens(&delta.kind) });
+                Some(SourceEvent::Delta(delta))
             }
             UpstreamEvent::Usage(usage) => {
                 self.tally.iter().for_each(|tally| tally.correct(self.counted, usage));
                 self.counted = usage;
-                SourceEvent::Usage(usage)
+                Some(SourceEvent::Usage(usage))
             }
         }
+    }
+
+    fn generated(&mut self, tokens: u64) {
+        self.counted.output_tokens += tokens;
+        self.tally.iter().for_each(|tally| tally.add_output(tokens));
     }
 }
 
@@ -66,6 +83,11 @@ fn tokens(kind: &DeltaKind) -> u64 {
         DeltaKind::ToolCall { call, .. } => call.name.len() + call.arguments.len(),
         DeltaKind::Finish(_) => return 0,
     };
+    tokens_of(bytes)
+}
+
+/// Of what comes at once.
+fn tokens_of(bytes: usize) -> u64 {
     if bytes <= TOKEN_BYTES { 1 } else { bytes.div_ceil(BYTES_PER_TOKEN) as u64 }
 }
 

@@ -3,6 +3,7 @@
 use crate::bounds::LengthBounds;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
+use crate::embed::Bill;
 use crate::estimate::{estimated_input, rendered_bytes};
 use crate::gate::{Hold, Kept};
 use crate::models::{Model, ModelBackend};
@@ -44,7 +45,9 @@ impl Pipeline {
         let Routed { equipped: Equipped { mut request, tools }, candidates } = routed;
         let seeds = sampling::seeds(request.chat.sampling.seed, request.chat.n);
         let (asked, mut last) = (candidates.first().map(|model| model.name.clone()), None);
-        for model in candidates {
+        request.attempts = request.attempts.of_another();
+        let mut candidates = candidates.into_iter().peekable();
+        while let Some(model) = candidates.next() {
             if matches!(model.backend, ModelBackend::Upstream(_)) {
                 request = self.settled(request).await?;
             }
@@ -53,7 +56,8 @@ impl Pipeline {
                 request = Box::pin(self.shortened(&model, request, &tools, bounds)).await?;
             }
             let mut findings = Vec::new();
-            let begun = self.begin(&model, &request, &tools, &seeds, &mut findings).await;
+            let is_last = candidates.peek().is_none();
+            let begun = self.begin(&model, &request, &tools, &seeds, &mut findings, is_last).await;
             request.findings.append(&mut findings);
             match begun {
                 Ok((mut source, hold)) => {
@@ -79,7 +83,8 @@ impl Pipeline {
         Err(last.unwrap_or_else(|| Reject::internal(Fault::Operator, "no candidate")).into())
     }
 
-    /// The first turn, counted for its model.
+    /// The first turn, counted for its model. A prompt that a server had without an answer is billed, unless another model is asked,
+    /// which then is.
     async fn begin(
         &self,
         model: &Arc<Model>,
@@ -87,10 +92,16 @@ impl Pipeline {
         tools: &[ServerTool],
         seeds: &[u64],
         findings: &mut Vec<Finding>,
+        is_last: bool,
     ) -> Result<(Source, Hold), Reject> {
         let hold = self.gate.enter(model, &request.chat, defs(tools), &request.tally).await?;
-        let kept = hold.kept();
-        Ok((self.generate(model, request, tools, seeds, kept, findings).await?, hold))
+        // Behind `hold`, which gives back what was not used when it is dropped.
+        let bill = Bill::of_turn(model, request, tools);
+        let begun = self.generate(model, request, tools, seeds, hold.kept(), findings).await;
+        if begun.as_ref().map_or_else(|reject| !is_last && may_try_another(reject), |_| true) {
+            bill.is_anothers();
+        }
+        Ok((begun?, hold))
     }
 
     /// One turn. A server that was asked and refuses says why as the guards leave it; what they saw goes to `findings`.
@@ -125,9 +136,25 @@ impl TurnPlan {
         Arc::make_mut(&mut self.request.chat).max_tokens = self.tokens_left();
         let input = estimated_input(&self.request.chat, defs(&self.tools));
         self.request.held.go_on(input);
+        self.request.attempts = self.request.attempts.of_another();
         let Self { request, tools, model, seeds, .. } = self;
+        let bill = Bill::of_turn(model, request, tools);
         let source = pipeline.generate(model, request, tools, seeds, Kept::new(), findings).await;
-        source.map_err(|reject| fit::refused_later(model, reject, &request.cx))
+        let source = source.map_err(|reject| fit::refused_later(model, reject, &request.cx))?;
+        bill.is_anothers();
+        Ok(source)
+    }
+}
+
+impl<'a> Bill<'a> {
+    /// Of the prompt of a turn.
+    fn of_turn(model: &Model, request: &'a Request, tools: &[ServerTool]) -> Self {
+        let num_tokens = match &model.backend {
+            ModelBackend::Upstream(_) => estimated_input(&request.chat, defs(tools)),
+            // Counted as it is read.
+            ModelBackend::Engine(_) => 0,
+        };
+        Self { tally: &request.tally, attempts: &request.attempts, num_tokens }
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Act {
     Say(String),
     /// Closes the connection with the request half read, which resets it, behind the first bytes of a head.
     Reset,
+    /// The same after a while.
+    Late(Duration, String),
     /// Says nothing more behind this.
     Hang(&'static str),
     /// Streams text for as long as it is read.
@@ -70,6 +72,10 @@ async fn serve(mut stream: TcpStream, count: &AtomicUsize, script: &(dyn Fn(usiz
     let _ = stream.read(&mut vec![0; 65536]).await;
     match act {
         Act::Say(text) => drop(stream.write_all(text.as_bytes()).await),
+        Act::Late(pause, text) => {
+            tokio::time::sleep(pause).await;
+            drop(stream.write_all(text.as_bytes()).await);
+        }
         Act::Hang(text) => {
             let _ = stream.write_all(text.as_bytes()).await;
             // Until the other side is gone.
@@ -89,6 +95,8 @@ async fn serve(mut stream: TcpStream, count: &AtomicUsize, script: &(dyn Fn(usiz
 pub const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 pub const ROLE: &str = r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
 pub const A: &str = r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}"#;
+/// Of a tool call.
+pub const PIECE: &str = r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{"}}]}}]}"#;
 pub const STOP: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
 
 /// What some servers count in each chunk, before the first text too.
