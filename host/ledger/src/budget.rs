@@ -159,7 +159,7 @@ impl Budgets {
         (self.reserved, self.elsewhere) = (before.reserved, before.elsewhere);
         for (holder, account) in &mut self.accounts {
             if let Some(old) = accounts.remove(holder) {
-                account.go_on_from(old);
+                account.go_on_from(old, now_ms);
             }
             account.tell(holder, now_ms, &mut alerts);
         }
@@ -295,10 +295,10 @@ impl Account {
     }
 
     /// As [`Budgets::go_on_from`].
-    fn go_on_from(&mut self, old: Self) {
+    fn go_on_from(&mut self, old: Self, now_ms: u64) {
         let limits = self.budget.limits().into_iter().zip(old.budget.limits());
         for ((window, before), (limit, limit_before)) in self.windows.iter_mut().zip(old.windows).zip(limits) {
-            if window.name > before.name {
+            if window.name > before.name || before.is_far_ahead(now_ms) {
                 continue;
             }
             let same = window.name == before.name;
@@ -310,13 +310,25 @@ impl Account {
     }
 
     /// Begins new windows where the old ones are over. A clock that goes back begins none: a window that had ended
-    /// would give its money twice.
+    /// would give its money twice. Where it had gone far ahead, what was spent then is of now: those windows would never end.
     fn roll(&mut self, now_ms: u64) {
         for (window, name) in self.windows.iter_mut().zip([day(now_ms), month(now_ms)]) {
             if name > window.name {
                 *window = Window { name, ..Window::default() };
+            } else if window.is_far_ahead(now_ms) {
+                window.name = name;
             }
         }
+    }
+}
+
+impl Window {
+    /// Whether it begins more than a window after this moment, as no step of a clock that is set right does.
+    fn is_far_ahead(&self, now_ms: u64) -> bool {
+        let ahead = |days: u64| now_ms.saturating_add(days * DAY_S * 1000);
+        // Names of days are longer.
+        let next = if self.name.len() > "2026-11".len() { day(ahead(1)) } else { month(ahead(31)) };
+        self.name > next
     }
 }
 

@@ -94,7 +94,8 @@ impl<S: Sink> Drain<S> {
             match tokio::time::timeout(patience, self.step(&mut at)).await {
                 Ok(Ok(true)) => since = Instant::now(),
                 Ok(Ok(false)) => return true,
-                Ok(Err(_)) => {
+                Ok(Err(why)) => {
+                    tracing::warn!("usage waits in the journal, since the database does not take it: {why}");
                     // Whether the batch was kept is not known: the database says where it is.
                     at = None;
                     tokio::time::sleep(PAUSES[0]).await;
@@ -110,14 +111,17 @@ impl<S: Sink> Drain<S> {
         let journal = self.ledger.journal();
         let from = match *at {
             Some(at) => at,
-            None => self.sink.position(journal.id()).await.map_err(|error| error.to_string())?,
+            None => {
+                let known = self.sink.position(&journal.id()).await.map_err(|error| error.to_string())?;
+                journal.place(known).map_err(|error| error.to_string())?
+            }
         };
         let reading = Arc::clone(journal);
         let read = tokio::task::spawn_blocking(move || reading.read(from)).await.map_err(|error| error.to_string())?;
         let (events, behind) = read.map_err(|error| error.to_string())?;
         let (count, moved) = (events.len(), behind != from);
         if count > 0 || behind.segment != from.segment {
-            self.sink.commit(journal.id(), Batch { events, behind }).await.map_err(|error| error.to_string())?;
+            self.sink.commit(&journal.id(), Batch { events, behind }).await.map_err(|error| error.to_string())?;
         }
         *at = Some(behind);
         gauge!("tidegate_ledger_drained_segment").set(behind.segment as f64);

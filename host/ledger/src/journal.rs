@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
 /// Bounds of the files.
@@ -32,7 +33,11 @@ impl Default for JournalLimits {
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
-    id: String,
+    id: Mutex<String>,
+    /// The file that was begun when it was opened.
+    begun: u64,
+    /// Whether a database has said up to where it has it.
+    is_placed: AtomicBool,
     limits: JournalLimits,
     head: Mutex<Head>,
     /// What could not be made to last.
@@ -70,13 +75,36 @@ impl Journal {
         let id = identity(&folder.join("id"))?;
         let last = segment::list(folder).map_err(LedgerError::file(folder))?.last().copied();
         let head = Head::begin(folder, last.map_or(1, |last| last + 1))?;
-        let (head, at_risk) = (Mutex::new(head), Mutex::default());
-        Ok(Self { folder: folder.to_owned(), id, limits, head, at_risk, grown: Notify::new(), _lock: lock })
+        Ok(Self {
+            folder: folder.to_owned(),
+            id: Mutex::new(id),
+            begun: head.segment,
+            is_placed: AtomicBool::new(false),
+            limits,
+            head: Mutex::new(head),
+            at_risk: Mutex::default(),
+            grown: Notify::new(),
+            _lock: lock,
+        })
     }
 
     /// Names this journal to a database that takes several.
-    pub fn id(&self) -> &str {
-        &self.id
+    pub fn id(&self) -> String {
+        self.id.lock().clone()
+    }
+
+    /// From where a database takes it that has it up to `known`. Where that is behind all that lay in the folder when it was
+    /// opened, the folder is an earlier one, restored or copied: what comes now would be taken for what the database has. It gets
+    /// another name then, and is read from its start, of which the database keeps what it has not.
+    pub(crate) fn place(&self, known: Position) -> Result<Position, LedgerError> {
+        let is_first = !self.is_placed.swap(true, Ordering::Relaxed);
+        if !is_first || known <= (Position { segment: self.begun, offset: 0 }) {
+            return Ok(known);
+        }
+        let path = self.folder.join("id");
+        *self.id.lock() = new_identity(&path)?;
+        tracing::error!(folder = %self.folder.display(), "the database knows more of this journal than there is of it: it was restored, or is a copy; it goes on under another name, and what the database has is not billed again");
+        Ok(Position::default())
     }
 
     /// Appends encoded records whole, or nothing. Gives the segment that has them.
@@ -110,7 +138,8 @@ impl Journal {
         head.synced = part.to;
         let file = head.file.try_clone();
         drop(head);
-        self.last(part, file.and_then(|file| file.sync_data()))
+        let folder = || if part.from == 0 { File::open(&self.folder)?.sync_all() } else { Ok(()) };
+        self.last(part, file.and_then(|file| file.sync_data()).and_then(|()| folder()))
     }
 
     /// Notes a part that could not be made to last.
@@ -291,6 +320,10 @@ fn identity(path: &Path) -> Result<String, LedgerError> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(cause) => return Err(LedgerError::file(path)(cause)),
     }
+    new_identity(path)
+}
+
+fn new_identity(path: &Path) -> Result<String, LedgerError> {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes).map_err(|error| LedgerError::file(path)(std::io::Error::other(error.to_string())))?;
     let id = format!("{:032x}", u128::from_le_bytes(bytes));

@@ -10,9 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Failure, Shelf, charge, crash, drained, ledger, prices};
-use tidegate_ledger::{
-    Budget, Budgets, CallKind, Charge, Drain, Event, Journal, JournalLimits, Ledger, Position, Spent,
-};
+use tidegate_ledger::{Budget, Budgets, CallKind, Charge, Drain, Event, Journal, JournalLimits, Ledger, Spent};
 
 #[tokio::test]
 async fn a_generation_is_billed_once_however_it_ends() {
@@ -159,7 +157,7 @@ async fn an_end_that_waits_for_room_keeps_the_file_with_its_beginning() {
     assert!(drained(&ledger_before, &shelf).await);
     let left = crash(folder.path());
     let after = Shelf::default();
-    after.0.lock().behind = shelf.0.lock().behind;
+    after.0.lock().behind.clone_from(&shelf.0.lock().behind);
     assert!(drained(&ledger(left.path(), 1, Budgets::default()), &after).await);
     assert_eq!(after.outputs()["ended"], (7, "recovered".into()));
     // Without a crash it is written as it was, once there is room.
@@ -337,7 +335,7 @@ proptest! {
             let newest = std::fs::read_dir(left.path()).unwrap().map(|file| file.unwrap().path())
                 .filter(|path| path.extension().is_some_and(|kind| kind == "journal")).max().unwrap();
             // A database never has what a disk has lost, so nothing is torn off that was drained.
-            if shelf.0.lock().behind == Position::default() {
+            if shelf.0.lock().behind.is_empty() {
                 let file = std::fs::OpenOptions::new().write(true).open(newest).unwrap();
                 let length = file.metadata().unwrap().len();
                 file.set_len(length.saturating_sub(torn)).unwrap();

@@ -7,7 +7,7 @@ mod support;
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use support::{Shelf, charge, charge_of, drained, ledger, prices};
+use support::{Shelf, charge, charge_of, crash, drained, ledger, prices};
 use tidegate_ledger::{Budgets, Charge, Journal, JournalLimits, Ledger, read_journal};
 
 fn settle(charge: &Charge) {
@@ -68,4 +68,41 @@ async fn behind_damage_nothing_of_a_file_is_believed_and_the_next_file_is() {
     assert!(drained(&ledger, &shelf).await);
     assert_eq!(shelf.outputs().into_keys().collect::<Vec<_>>(), ["after", "before"]);
     assert_ne!(newest(folder.path()), path);
+}
+
+/// Of a folder that was restored, the database knows more than there is: what comes then would lie where it has been already.
+#[tokio::test]
+async fn a_folder_that_was_restored_loses_nothing_of_what_comes_then() {
+    let (folder, shelf) = (tempfile::tempdir().unwrap(), Shelf::default());
+    let names = |shelf: &Shelf| -> Vec<String> {
+        let mut names: Vec<_> = shelf.entries().into_iter().map(|entry| entry.opening.generation).collect();
+        names.sort();
+        // A database keeps what comes twice once.
+        names.dedup();
+        names
+    };
+    let first = ledger(folder.path(), 1 << 20, Budgets::default());
+    settle(&charge(&first, "a"));
+    assert!(drained(&first, &shelf).await);
+    let earlier = crash(folder.path());
+    drop(first);
+    // Several starts further, and then back.
+    for name in ["b", "c"] {
+        let later = ledger(folder.path(), 1 << 20, Budgets::default());
+        (0..20).for_each(|i| settle(&charge(&later, &format!("{name}{i:02}"))));
+        assert!(drained(&later, &shelf).await);
+    }
+    let before = names(&shelf);
+    let restored = ledger(earlier.path(), 1 << 20, Budgets::default());
+    (0..3).for_each(|i| settle(&charge(&restored, &format!("d{i}"))));
+    assert!(drained(&restored, &shelf).await);
+    settle(&charge(&restored, "d3"));
+    assert!(drained(&restored, &shelf).await);
+    drop(restored);
+    let again = ledger(earlier.path(), 1 << 20, Budgets::default());
+    settle(&charge(&again, "e"));
+    assert!(drained(&again, &shelf).await);
+    let came = ["d0", "d1", "d2", "d3", "e"].map(str::to_owned);
+    assert_eq!(names(&shelf), [before, came.to_vec()].concat());
+    assert_eq!(shelf.0.lock().behind.len(), 2, "it has another name since");
 }

@@ -176,3 +176,22 @@ fn a_further_turn_that_needs_no_more_goes_on_under_a_lower_limit() {
     after.reserve(&payer("t", "k"), 0, NOON).unwrap();
     assert!(after.reserve(&payer("t", "k"), 1, NOON).is_err());
 }
+
+/// Months of 2030 would never end, and no day of now would begin.
+#[test]
+fn a_clock_that_was_far_ahead_keeps_no_window() {
+    let far = NOON + 4 * 366 * DAY_S * 1000;
+    let mut before = budgets(100, 1000);
+    before.settle(&payer("t", "k"), 0, 60, far);
+    // What was spent then counts once more, and no longer than what is spent now.
+    before.settle(&payer("t", "k"), 0, 30, NOON);
+    assert_eq!(before.reserve(&payer("t", "k"), 20, NOON).unwrap_err().spent, 90);
+    let tomorrow = NOON + DAY_S * 1000;
+    before.reserve(&payer("t", "k"), 100, tomorrow).unwrap();
+    // Who reads what was spent takes that.
+    let mut after = budgets(100, 1000);
+    let mut ahead = budgets(100, 1000);
+    ahead.settle(&payer("t", "k"), 0, 60, far);
+    after.go_on_from(ahead, NOON);
+    after.reserve(&payer("t", "k"), 100, NOON).unwrap();
+}

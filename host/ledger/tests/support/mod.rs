@@ -21,7 +21,8 @@ pub struct Shelf(pub Arc<Mutex<Kept>>);
 #[derive(Default)]
 pub struct Kept {
     pub events: Vec<Event>,
-    pub behind: Position,
+    /// For each journal, by its id.
+    pub behind: BTreeMap<String, Position>,
     pub failures: Vec<Failure>,
     /// What each batch takes.
     pub pause: Duration,
@@ -36,11 +37,13 @@ pub enum Failure {
 impl Sink for Shelf {
     type Error = &'static str;
 
-    fn position(&self, _: &str) -> BoxFuture<'_, Result<Position, &'static str>> {
-        Box::pin(async { Ok(self.0.lock().behind) })
+    fn position(&self, journal: &str) -> BoxFuture<'_, Result<Position, &'static str>> {
+        let known = self.0.lock().behind.get(journal).copied().unwrap_or_default();
+        Box::pin(async move { Ok(known) })
     }
 
-    fn commit(&self, _: &str, batch: Batch) -> BoxFuture<'_, Result<(), &'static str>> {
+    fn commit(&self, journal: &str, batch: Batch) -> BoxFuture<'_, Result<(), &'static str>> {
+        let journal = journal.to_owned();
         Box::pin(async move {
             let pause = self.0.lock().pause;
             tokio::time::sleep(pause).await;
@@ -50,7 +53,7 @@ impl Sink for Shelf {
                 return Err("down");
             }
             kept.events.extend(batch.events);
-            kept.behind = batch.behind;
+            kept.behind.insert(journal, batch.behind);
             if failure.is_some() { Err("the answer was lost") } else { Ok(()) }
         })
     }
