@@ -81,9 +81,11 @@ pub fn store_failed(error: StoreError) -> Reject {
             let message = "the server's store does not answer now; try again";
             Reject::unavailable(Fault::Operator, message, 2).code("store_unavailable").because(error)
         }
-        StoreError::Body(_) | StoreError::Migration(_) | StoreError::Statement(_) => {
-            Reject::internal(Fault::Operator, error.to_string())
-        }
+        StoreError::Body(_)
+        | StoreError::Migration(_)
+        | StoreError::Absent { .. }
+        | StoreError::OtherVersion { .. }
+        | StoreError::Statement(_) => Reject::internal(Fault::Operator, error.to_string()),
     }
 }
 

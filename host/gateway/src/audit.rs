@@ -42,7 +42,7 @@ const LATE_MS: u64 = 60 * 60 * 1000;
 /// Checks the books that `config` names.
 pub async fn audit(config: &Config) -> anyhow::Result<Audit> {
     let store = config.store.as_ref().context("the config has no [store], so there are no books")?;
-    let db = Db::open(&store.place()?).await.context("the store cannot be opened")?;
+    let db = Db::open_as_it_is(&store.place()?).await.context("the store cannot be opened")?;
     let (books, mut audit) = (Books::new(db.clone()), Audit::default());
     audit.rows(&books).await?;
     audit.strays(&books).await?;

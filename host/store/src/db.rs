@@ -73,6 +73,34 @@ const SETTINGS_OF_PLUGINS: &str = "SET statement_timeout = 5000; SET idle_in_tra
 impl Db {
     /// Opens it, making it where it is SQLite's, and brings its tables to this program's version.
     pub async fn open(place: &Place) -> Result<Self, StoreError> {
+        let db = Self::connect(place).await?;
+        migrator().run(&db.pool).await?;
+        Ok(db)
+    }
+
+    /// Opens one that is there and of this program's version, for who reads beside a server that may be of another.
+    pub async fn open_as_it_is(place: &Place) -> Result<Self, StoreError> {
+        if let Place::Folder(folder) = place {
+            let path = folder.join("tidegate.db");
+            std::fs::metadata(&path).map_err(|cause| StoreError::Absent { path, cause })?;
+        }
+        let db = Self::connect(place).await?;
+        let (found, own) = (db.version().await?, migrator().iter().map(|step| step.version).max().unwrap_or(0));
+        if found == own { Ok(db) } else { Err(StoreError::OtherVersion { found, own }) }
+    }
+
+    /// How many steps have made its tables.
+    async fn version(&self) -> Result<i64, StoreError> {
+        let asked = "SELECT MAX(version) FROM _sqlx_migrations";
+        match sqlx::query(asked).fetch_one(&self.pool).await {
+            Ok(row) => Ok(row.try_get::<Option<i64>, _>(0)?.unwrap_or(0)),
+            // It has no tables at all.
+            Err(sqlx::Error::Database(_)) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn connect(place: &Place) -> Result<Self, StoreError> {
         sqlx::any::install_default_drivers();
         let (kind, url) = match place {
             Place::Folder(folder) => (Kind::Sqlite, sqlite_url(folder)?),
@@ -91,7 +119,6 @@ impl Db {
                 (bounded(OF_ALL_ELSE, SETTINGS_OF_ALL_ELSE).connect_with(options).await?, of_plugins)
             }
         };
-        migrator().run(&pool).await?;
         Ok(Self { pool, of_plugins, kind, has_deleted: Arc::new(AtomicBool::new(true)) })
     }
 

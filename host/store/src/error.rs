@@ -23,6 +23,25 @@ pub enum StoreError {
     /// What was deleted is left in SQLite's log for now.
     #[error("SQLite's log is not emptied while others read or write the database for long; it is tried again")]
     LogInUse,
+    /// There is none to be read.
+    #[error("there is no database {path} to be read: {cause}")]
+    Absent {
+        /// Where it would be.
+        path: PathBuf,
+        /// The system's reason.
+        cause: std::io::Error,
+    },
+    /// Its tables are of another program than this one, which only reads.
+    #[error(
+        "the tables of the database are of version {found}, and this program reads version {own}: use the program of the \
+         server that runs, or start a server with this one first"
+    )]
+    OtherVersion {
+        /// How many steps have made them.
+        found: i64,
+        /// How many this program knows.
+        own: i64,
+    },
     /// Its tables are not those of this program.
     #[error("the database cannot be brought to this program's version: {0}")]
     Migration(MigrateError),

@@ -2,6 +2,7 @@
 
 use crate::db::Db;
 use crate::error::StoreError;
+use crate::usage::unsigned;
 use sqlx::Row;
 
 /// An event that waits.
@@ -30,6 +31,12 @@ impl Outbox {
             .fetch_all(self.0.pool())
             .await?;
         rows.iter().map(|row| Ok(Waiting { id: row.try_get(0)?, payload: row.try_get(1)? })).collect()
+    }
+
+    /// How many wait.
+    pub async fn count(&self) -> Result<u64, StoreError> {
+        let row = sqlx::query("SELECT COUNT(*) FROM outbox").fetch_one(self.0.pool()).await?;
+        Ok(unsigned(row.try_get(0)?))
     }
 
     /// One was taken.

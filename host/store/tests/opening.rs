@@ -40,6 +40,27 @@ async fn tables_of_a_newer_program_are_left_alone() {
     .await;
 }
 
+/// A server of another version may be at it.
+#[tokio::test]
+async fn who_only_reads_changes_no_tables_and_makes_none() {
+    on_each(|fresh| async move {
+        Db::open_as_it_is(&fresh.place).await.unwrap().close().await;
+        let raw = fresh.raw().await;
+        sqlx::query("DELETE FROM _sqlx_migrations WHERE version = 22").execute(&raw).await.unwrap();
+        let error = Db::open_as_it_is(&fresh.place).await.unwrap_err();
+        assert!(matches!(error, StoreError::OtherVersion { found: 21, .. }), "{}: {error}", fresh.name);
+        sqlx::query("DROP TABLE _sqlx_migrations").execute(&raw).await.unwrap();
+        let error = Db::open_as_it_is(&fresh.place).await.unwrap_err();
+        assert!(matches!(error, StoreError::OtherVersion { found: 0, .. }), "{}: {error}", fresh.name);
+        raw.close().await;
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("nowhere");
+    let error = Db::open_as_it_is(&Place::Folder(nowhere.clone())).await.unwrap_err();
+    assert!(matches!(error, StoreError::Absent { .. }) && !nowhere.exists(), "{error}");
+}
+
 #[tokio::test]
 async fn a_lasting_key_is_made_once_whoever_asks() {
     on_each(|fresh| async move {
