@@ -201,7 +201,10 @@ fn exchange(taken: &mut [Taken], body: &Value) -> Said {
     let known =
         body["authorization"] == json!(basic) || body["authorization"].is_null() && field("client_id") == CLIENT;
     let found = taken.iter_mut().find(|login| !login.code.is_empty() && login.code == field("code"));
-    let Some(login) = found.filter(|_| known && field("grant_type") == "authorization_code") else {
+    if !known {
+        return Said::raw(401, "{\"error\":\"invalid_client\"}");
+    }
+    let Some(login) = found.filter(|_| field("grant_type") == "authorization_code") else {
         let pause = Duration::from_secs(u64::from(field("code").starts_with("slow")));
         return Said::raw(400, "{\"error\":\"invalid_grant\"}").after(pause);
     };

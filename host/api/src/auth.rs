@@ -82,6 +82,11 @@ impl SharedAuth {
         self.0.store(Arc::new(auth));
     }
 
+    /// As [`Auth::is_local_only`], for now.
+    pub fn is_local_only(&self) -> bool {
+        self.0.load().is_local_only()
+    }
+
     /// The issuers of now, whose keys the next ones may go on with.
     pub fn issuers(&self) -> Arc<Issuers> {
         self.0.load().tokens.as_ref().map(|(issuers, _)| Arc::clone(issuers)).unwrap_or_default()

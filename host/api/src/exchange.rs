@@ -18,6 +18,7 @@ use std::sync::Arc;
 use tidegate_store::Conversations;
 use tidegate_types::{Caller, Fault, Reject, RejectKind, RequestId};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// One request on its way to its answer.
 pub(crate) struct Exchange {
@@ -101,8 +102,18 @@ impl Exchange {
         self.api.writable(&self.caller).cloned()
     }
 
-    /// What the service says to an administrator's wish. A change is in the log, with who made it.
-    pub(crate) async fn administer(&self, what: Administration) -> Result<Response, Reject> {
+    /// What the service says to an administrator's wish. A change that has begun comes to its end, at this gateway too, and to the
+    /// log with who made it, though that one may not wait for it.
+    pub(crate) async fn administer(self, what: Administration) -> Result<Response, Reject> {
+        if what.change().is_none() {
+            return self.administered(what).await;
+        }
+        let tasks = self.api.tasks.clone();
+        let changing = tasks.spawn(async move { self.administered(what).await }.in_current_span());
+        changing.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
+    }
+
+    async fn administered(self, what: Administration) -> Result<Response, Reject> {
         let (change, project) = (what.change(), what.project());
         let said = self.api.service.administer(what, &self.caller).await?;
         if let Some(change) = change {
@@ -114,7 +125,7 @@ impl Exchange {
 
     /// Here and not with the request's end, since what has an idempotency key is done without its client, too.
     pub(crate) fn log_change(&self, change: &'static str, of: Option<&str>, project: Option<&str>) {
-        let (id, tenant, key) = (self.request_id.as_str(), self.caller.tenant.as_str(), &*self.caller.key_name);
+        let (id, tenant, key) = (self.request_id.as_str(), self.caller.tenant.as_str(), self.caller.name());
         tracing::info!(id, tenant, key, change, of, project);
     }
 

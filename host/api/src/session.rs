@@ -94,6 +94,11 @@ impl People {
         let found = self.sessions.find(&hash).await.map_err(store_failed)?;
         let now = unix_ms();
         let idle_end = |session: &KeptSession| session.seen_ms.saturating_add(millis(self.idle));
+        // Whatever held when it began: who shortens what a login lasts means those that there are.
+        let found = found.map(|session| {
+            let ends_ms = session.ends_ms.min(session.created_ms.saturating_add(millis(self.longest)));
+            KeptSession { ends_ms, ..session }
+        });
         let Some(session) = found.filter(|session| now < session.ends_ms.min(idle_end(session))) else {
             return Ok(None);
         };
@@ -261,5 +266,21 @@ mod tests {
         tokio::time::sleep(short * 2).await;
         assert!(old.find(&token).await.unwrap().is_none());
         assert!(old.find("made up").await.unwrap().is_none());
+    }
+
+    /// A config that is taken anew holds for who is logged in already.
+    #[tokio::test]
+    async fn who_shortens_what_a_login_lasts_means_those_that_there_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let claimed =
+            json!({"issuer": "i", "tenant": "t", "user": "u", "role": "member", "class": null, "models": null});
+        let claimed: Person = serde_json::from_value(claimed).unwrap();
+        let (hour, moment) = (Duration::from_secs(3600), Duration::from_millis(50));
+        let token = people(folder.path(), hour, hour * 12).await.enter(&claimed, None).await.unwrap();
+        let shorter = people(folder.path(), hour, hour).await;
+        let open = shorter.find(&token).await.unwrap().unwrap();
+        assert_eq!(open.session.ends_ms - open.session.created_ms, 3_600_000);
+        tokio::time::sleep(moment).await;
+        assert!(people(folder.path(), moment, moment).await.find(&token).await.unwrap().is_none());
     }
 }

@@ -194,10 +194,21 @@ impl Login {
                 let token = answer.get("id_token").and_then(Value::as_str);
                 token.map(str::to_owned).ok_or(LoginError::Refused)
             }
-            (400..=499, _) => Err(LoginError::Refused),
+            (status @ 400..=499, body) => Err(match of_this_server(&body) {
+                Some(error) => {
+                    LoginError::Away(format!("{endpoint} answers {status}, {error}: is the client's secret right?"))
+                }
+                None => LoginError::Refused,
+            }),
             (status, _) => Err(LoginError::Away(format!("{endpoint} answers {status}"))),
         }
     }
+}
+
+/// What an issuer has against this server, and not against the code that a browser brought (RFC 6749, 5.2).
+fn of_this_server(body: &[u8]) -> Option<&'static str> {
+    let error = json::object(body)?.get("error")?.as_str()?.to_owned();
+    ["invalid_client", "unauthorized_client", "unsupported_grant_type"].into_iter().find(|known| *known == error)
 }
 
 /// Whether two secrets are the same. By their hashes, so that the time it takes says nothing of how much of them is.

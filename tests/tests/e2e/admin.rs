@@ -73,6 +73,27 @@ async fn a_key_is_shown_once_works_at_once_and_ends_at_once() {
     }
 }
 
+/// What has begun is done, with its line in the log, though a client may give up in the middle of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_done_though_nobody_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    sqlx::any::install_default_drivers();
+    let url = format!("sqlite://{}", folder.path().join("tidegate.db").display());
+    let mut other = AnyConnection::connect(&url).await.unwrap();
+    // Somebody else writes, so that the change waits.
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let body = json!({"name": "shop"});
+    let making = call(&gateway, "tg-root", "POST", "/admin/keys", Some(body));
+    assert!(tokio::time::timeout(Duration::from_millis(500), making).await.is_err(), "it waits");
+    sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
+    until("the key is made", async || {
+        let list = call(&gateway, "tg-root", "GET", "/admin/keys", None).await.json();
+        (list["data"][0]["name"] == "shop").then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_replaced_with_time_for_the_old_one_and_a_restart_forgets_none() {
     let folder = tempfile::tempdir().unwrap();
@@ -238,12 +259,12 @@ async fn a_key_ends_and_a_new_one_is_shown_whatever_becomes_of_the_books() {
     sqlx::any::install_default_drivers();
     let url = format!("sqlite://{}", folder.path().join("tidegate.db").display());
     let mut books = AnyConnection::connect(&url).await.unwrap();
-    sqlx::query("ALTER TABLE usage_entries RENAME TO elsewhere").execute(&mut books).await.unwrap();
+    sqlx::query("ALTER TABLE spent_by_day RENAME TO elsewhere").execute(&mut books).await.unwrap();
     assert_eq!(call(&gateway, "tg-root", "DELETE", "/admin/keys/shop", None).await.status, 500);
     assert_eq!(chat(&gateway, &key).await.status, 401);
     let key = make(&gateway, "tg-root", json!({"name": "new"})).await;
     assert_eq!(chat(&gateway, &key).await.status, 401, "of what it has spent nothing is known");
-    sqlx::query("ALTER TABLE elsewhere RENAME TO usage_entries").execute(&mut books).await.unwrap();
+    sqlx::query("ALTER TABLE elsewhere RENAME TO spent_by_day").execute(&mut books).await.unwrap();
     until("it lets its caller in", async || (chat(&gateway, &key).await.status == 200).then_some(())).await;
 }
 

@@ -106,6 +106,17 @@ fn chat() -> Option<Value> {
     Some(body)
 }
 
+/// Nobody who logs in can mend that, and beginning again is no use.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_secret_is_no_fault_of_who_logs_in() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let gateway = start(&provider, &folder, Some("wrong")).await;
+    let mut browser = Browser::new(&gateway);
+    let page = browser.begin().await;
+    let answer = browser.back(&provider.log_in(&page, "ann", json!({}))).await;
+    assert_eq!((answer.status, answer.error().2), (503, json!("issuer_away")), "{:?}", answer.body);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_logs_in_asks_and_logs_out() {
     let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
