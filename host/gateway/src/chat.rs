@@ -34,6 +34,8 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
             // Not kept either: some servers refuse a conversation in which nothing is answered.
             Ok(text) if text.is_empty() => drop(messages.pop()),
             Ok(text) => messages.push(Message::text(format!("m{}", messages.len()), Role::Assistant, text)),
+            // Nobody is there to ask again.
+            Err(reject) if !std::io::stdin().is_terminal() => bail!(explain(&reject, &server, &args.api_key_env)),
             Err(reject) => {
                 messages.pop();
                 writeln!(out, "! {}", explain(&reject, &server, &args.api_key_env))?;

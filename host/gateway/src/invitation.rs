@@ -30,11 +30,11 @@ static VECTORS: Question =
 pub(crate) fn invitation(
     addr: SocketAddr,
     tls: bool,
-    config: &Config,
+    (config, is_local_only): (&Config, bool),
     pipeline: &Pipeline,
 ) -> anyhow::Result<Vec<String>> {
     let scheme = if tls { "https" } else { "http" };
-    let (callers, key) = match config.is_open() {
+    let (callers, key) = match is_local_only {
         true => ("no keys: this machine only", ""),
         false => ("keys needed", " -H \"authorization: Bearer $TIDEGATE_API_KEY\""),
     };

@@ -69,8 +69,12 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let served = runtime.block_on(async {
         // Large models take minutes, in which a config may well change.
         let requests = hangup.requests()?;
-        let running = tidegate::start(config).await?;
+        // From the start on: the first process of a container is not ended by a signal that it does not listen for.
         let mut stops = Stops::listen(hangup)?;
+        let running = tokio::select! {
+            running = tidegate::start(config) => running?,
+            () = stops.next() => return Ok(Stopped::Early),
+        };
         for fact in collector.iter().chain(&running.facts) {
             say(&mut std::io::stdout(), fact);
         }
@@ -83,8 +87,13 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
             () = stops.next() => Stopped::AtOnce,
         })
     });
-    if let Ok(Stopped::AtOnce) = served {
-        say(&mut std::io::stdout(), "stopped   at once; running answers were cut");
+    let at_once = match served {
+        Ok(Stopped::AtOnce) => Some("at once; running answers were cut"),
+        Ok(Stopped::Early) => Some("before it was ready"),
+        Ok(Stopped::Drained) | Err(_) => None,
+    };
+    if let Some(how) = at_once {
+        say(&mut std::io::stdout(), &format!("stopped   {how}"));
         // Nobody who asks twice waits for work that blocks, or for a collector of spans.
         runtime.shutdown_background();
         return Ok(());
@@ -107,6 +116,8 @@ enum Stopped {
     Drained,
     /// A second signal cut them.
     AtOnce,
+    /// It was still starting.
+    Early,
 }
 
 /// Fails where the books are wrong, for whoever runs it by a clock.

@@ -160,7 +160,7 @@ impl Reloader {
         if let (Some(tls), Some(renewed)) = (&self.tls, &renewed) {
             tls.replace(renewed);
         }
-        facts.push(keys_fact(&config));
+        facts.push(keys_fact(&config, self.auth.is_local_only()));
         facts.extend(shut_out.facts());
         facts.extend(issuers_fact(&config));
         facts.extend(config.server.tls.as_ref().map(|tls| format!("tls       {}", tls.cert.display())));
@@ -194,12 +194,13 @@ pub(crate) fn may_pass(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref().is_some_and(passes))
 }
 
-fn keys_fact(config: &Config) -> String {
+/// Keys that were made while the server ran are beside those of the config.
+fn keys_fact(config: &Config, is_local_only: bool) -> String {
     let names: Vec<&str> = config.keys.iter().map(|key| key.name.as_str()).collect();
-    if config.is_open() {
+    if is_local_only {
         "keys      none: this machine only".into()
     } else if names.is_empty() {
-        "keys      none".into()
+        "keys      none in the config".into()
     } else {
         format!("keys      {}", names.join(", "))
     }

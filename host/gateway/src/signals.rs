@@ -38,7 +38,8 @@ fn is_ignored() -> bool {
     mask >> bit & 1 == 1
 }
 
-/// Whatever ends the program, from when it is listened for: until then the system ends it at once.
+/// Whatever ends the program, from when it is listened for: until then the system ends it at once, unless it is the first process
+/// of a container.
 pub(crate) struct Stops {
     interrupt: Signal,
     terminate: Signal,

@@ -52,7 +52,12 @@ async fn run(config: Config) -> anyhow::Result<Running> {
         None => None,
     };
     facts.extend(own_facts(&config, &bound));
-    facts.extend(invitation(bound.addr, bound.certificate.is_some(), &config, &pipeline)?);
+    facts.extend(invitation(
+        bound.addr,
+        bound.certificate.is_some(),
+        (&config, lasting.auth.is_local_only()),
+        &pipeline,
+    )?);
     let (addr, admin_addr) = (bound.addr, bound.admin_addr);
     let (server, _lanes) = answer(&config.server, bound, service.clone(), &lasting, keeping)?;
     let (shared, settle) = (lasting.shared, Duration::from_millis(config.server.settle_ms));

@@ -7,7 +7,7 @@ use super::webhook::Webhook;
 use crate::config::{EgressConfig, EventsConfig};
 use metrics::{counter, gauge};
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_store::{Db, Outbox, Waiting};
 
 /// Sends what waits.
@@ -18,6 +18,8 @@ pub(crate) struct Sender {
     kafka: Option<Kafka>,
     /// Of the events that wait, which receiver has taken which: it is not told again for another that has not.
     taken: HashSet<(Receiver, String)>,
+    /// When those that wait were counted last.
+    counted: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(60)];
 /// Events that are fetched at once.
 const BATCH: u32 = 100;
+/// How often those that wait are counted, while they are more.
+const COUNT: Duration = Duration::from_secs(10);
 /// For the receiver's answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
@@ -51,7 +55,14 @@ impl Sender {
             None => None,
         };
         let kafka = config.kafka.as_ref().map(Kafka::new).transpose()?;
-        Ok(Self { outbox: Outbox::new(db), webhook: webhook.transpose()?, nats, kafka, taken: HashSet::new() })
+        Ok(Self {
+            outbox: Outbox::new(db),
+            webhook: webhook.transpose()?,
+            nats,
+            kafka,
+            taken: HashSet::new(),
+            counted: None,
+        })
     }
 
     pub(crate) async fn run(mut self) {
@@ -61,7 +72,6 @@ impl Sender {
                 Ok(0) => tokio::time::sleep(LOOK).await,
                 Ok(_) => pause = PAUSES[0],
                 Err(error) => {
-                    counter!("tidegate_event_failures_total").increment(1);
                     tracing::warn!("events wait, since they are not taken: {error:#}");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSES[1]);
@@ -73,15 +83,29 @@ impl Sender {
     /// Sends the oldest, in order; gives how many were taken.
     async fn send_waiting(&mut self) -> anyhow::Result<usize> {
         let waiting = self.outbox.oldest(BATCH).await?;
-        gauge!("tidegate_events_waiting").set(waiting.len() as f64);
+        self.show(waiting.len()).await?;
         // Another gateway may have done with the others.
         self.taken.retain(|(_, id)| waiting.iter().any(|event| event.id == *id));
         for event in &waiting {
-            self.send(event).await?;
+            self.send(event).await.inspect_err(|_| counter!("tidegate_event_failures_total").increment(1))?;
             self.outbox.taken(&event.id).await?;
             counter!("tidegate_events_sent_total").increment(1);
         }
         Ok(waiting.len())
+    }
+
+    /// How many wait, of which `fetched` are the oldest: where there may be more, they are counted, now and then.
+    async fn show(&mut self, fetched: usize) -> anyhow::Result<()> {
+        let mut waiting = fetched as u64;
+        if waiting >= u64::from(BATCH) {
+            if self.counted.is_some_and(|counted| counted.elapsed() < COUNT) {
+                return Ok(());
+            }
+            waiting = self.outbox.count().await?;
+            self.counted = Some(Instant::now());
+        }
+        gauge!("tidegate_events_waiting").set(waiting as f64);
+        Ok(())
     }
 
     /// To each receiver that has not taken it before.

@@ -66,6 +66,7 @@ pub enum KeyCommand {
 /// A new key. Without `--server` it is printed with its entry for a config, whatever the environment names.
 #[derive(Debug, Args)]
 #[command(mut_arg("server", |server| server.help("The running server that makes it; without it, a key for the config")))]
+#[command(mut_arg("json", |json| json.requires("server")))]
 pub struct NewKeyArgs {
     /// The key's name.
     pub name: String,

@@ -58,6 +58,15 @@ impl LoginConfig {
                 self.public_url
             );
         }
+        // It is compared with `Origin`, byte for byte.
+        let is_as_browsers_write = |c: char| c.is_ascii() && !c.is_ascii_uppercase();
+        if !host.chars().all(is_as_browsers_write) || host.ends_with(":443") {
+            bail!(
+                "`public_url` is {:?}; write it as browsers do in `Origin`: in small letters, other scripts as `xn--...`, and \
+                 without the port 443",
+                self.public_url
+            );
+        }
         if !self.scopes.iter().any(|scope| scope == "openid") {
             bail!("`scopes` must have `openid`, or the issuer gives no ID token");
         }
@@ -101,6 +110,9 @@ mod tests {
             ("\"corp\"\npublic", "\"other\"\npublic", "`other`"),
             ("https://ai", "http://ai", "public_url"),
             ("ai.example", "ai.example/path", "public_url"),
+            ("ai.example", "AI.example", "small letters"),
+            ("ai.example", "k\u{fc}ste.example", "xn--"),
+            ("ai.example", "ai.example:443", "port 443"),
             ("public_url", "scopes = [\"email\"]\npublic_url", "openid"),
             ("public_url", "idle_minutes = 0\npublic_url", "idle_minutes"),
             ("public_url", "longest_minutes = 5\npublic_url", "longest_minutes"),

@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use tidegate_egress::Method;
+use tidegate_types::clock::unix_ms;
 
 /// Does what the command says.
 pub async fn key(command: KeyCommand, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -76,7 +77,9 @@ fn show(out: &mut dyn Write, keys: &Value, all: bool) -> anyhow::Result<()> {
         vec![name, tenant, project, role, listed(&key["models"]), when(&key["created_at"]), state]
     };
     let keys = keys["data"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let rows: Vec<_> = keys.iter().filter(|key| all || key["revoked_at"].is_null()).map(row).collect();
+    let now = unix_ms() / 1000;
+    let is_valid = |key: &&Value| key["revoked_at"].is_null() && key["expires_at"].as_u64().is_none_or(|end| end > now);
+    let rows: Vec<_> = keys.iter().filter(|key| all || is_valid(key)).map(row).collect();
     Ok(table::write(out, &["NAME", "TENANT", "PROJECT", "ROLE", "MODELS", "CREATED", "EXPIRES"], &rows)?)
 }
 
@@ -86,12 +89,16 @@ mod tests {
 
     #[test]
     fn a_list_has_the_words_that_the_servers_answer_has() {
-        let key = json!({"name": "k", "tenant": "t", "created_at": 0, "expires_at": 86_400, "revoked_at": null});
+        let key = |name: &str, expires_at: u64| json!({"name": name, "tenant": "t", "created_at": 0, "expires_at": expires_at, "revoked_at": null});
         let mut out = Vec::new();
-        show(&mut out, &json!({"data": [key]}), false).unwrap();
+        show(&mut out, &json!({"data": [key("k", 32_503_680_000), key("ended", 86_400)]}), false).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["NAME", "TENANT", "PROJECT", "ROLE", "MODELS", "CREATED", "EXPIRES"]);
-        assert_eq!(lines[1], ["k", "t", "-", "-", "all", "1970-01-01", "1970-01-02"]);
+        assert_eq!(lines[1], ["k", "t", "-", "-", "all", "1970-01-01", "3000-01-01"]);
+        assert_eq!(lines.len(), 2, "one that has ended lets nobody in");
+        let mut out = Vec::new();
+        show(&mut out, &json!({"data": [key("ended", 86_400)]}), true).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains("1970-01-02"));
     }
 }
