@@ -141,6 +141,25 @@ async fn a_prompt_that_is_repeated_and_too_long_for_an_output_guard_takes_it_awa
     assert_eq!(gateway.post("/v1/completions", &asked("Hello, ")).await.text(), "Hello, end");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_are_too_long_for_a_tool_take_it_away_from_nobody() {
+    let arguments = json!(noise(1200 << 10)).to_string();
+    let upstream = StandIn::start(move |_, body| match (is_told(body), last_text(body) == LONG) {
+        (true, _) => says("It is told."),
+        (false, is_long) => whole(&calls("echo", if is_long { &arguments } else { "{}" }), "tool_calls", 10, 8),
+    })
+    .await;
+    let tool = honest("tool-provider", "memory_mib = 2").replace("honest-tool-provider", "honest-called");
+    let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &tool)).await;
+    for _ in 0..3 {
+        let answer = gateway.chat(ask(LONG)).await;
+        let (message, _, code) = answer.error();
+        assert_eq!((answer.status, code), (400, json!("too_long_to_check")), "{message}");
+        assert!(message.contains("that the model wrote within its limits.memory_mib"), "{message}");
+    }
+    assert_eq!(gateway.chat(ask("Hello!")).await.text(), "It is told.");
+}
+
 /// The caller has not sent it, and can send nothing shorter.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_that_is_too_long_for_a_guard_is_withheld_and_ends_no_request() {

@@ -65,9 +65,9 @@ impl Pipeline {
         let mut all = Vec::new();
         for MemoryStage { stage, .. } in self.memories_of(&cx.caller.scope) {
             let call = cx.call(false, stage.wall);
-            let question = Question { text: question, limit };
-            let found =
-                stage.call(StageKind::Memory, &call, async |plugin| plugin.recall(&call, question).await).await?;
+            let asked = Question { text: question, limit };
+            let asking = async |plugin: &Plugin| plugin.recall(&call, asked).await;
+            let found = stage.call_about(Size::Sent(question.len()), StageKind::Memory, &call, asking).await?;
             let found = found.ok_or_else(|| out_of_order(stage))?;
             let shown = |item: MemoryItem| Memory { id: id_of(stage, &item.id), text: item.text, score: item.score };
             all.extend(found.into_iter().map(shown));
@@ -91,7 +91,9 @@ impl Pipeline {
         let mut forgotten: u32 = 0;
         for (stage, own) in asked {
             let call = cx.call(false, stage.wall);
-            let count = stage.call(StageKind::Memory, &call, async |plugin| plugin.forget(&call, &own).await).await?;
+            let num_bytes = own.iter().map(|id| id.len()).sum();
+            let asking = async |plugin: &Plugin| plugin.forget(&call, &own).await;
+            let count = stage.call_about(Size::Sent(num_bytes), StageKind::Memory, &call, asking).await?;
             forgotten = forgotten.saturating_add(count.ok_or_else(|| out_of_order(stage))?);
         }
         Ok(forgotten)

@@ -1,11 +1,12 @@
 //! Runs the server's tools that a turn called, screens what they answer, and puts both into the conversation.
 
 use crate::chat::Pipeline;
-use crate::stage::Stage;
+use crate::stage::{Size, Stage};
 use crate::stages::start::TurnPlan;
 use crate::states::ServerTool;
 use metrics::counter;
 use std::sync::Arc;
+use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::StageKind;
 use tidegate_types::{
     Finding, Message, Part, Provenance, Reject, Report, Role, ToolCall, ToolChoice, ToolOutcome, ToolRun, Transcript,
@@ -56,8 +57,9 @@ impl Pipeline {
         let cx = turn.request.cx.call(turn.request.chat.stream, stage.wall);
         // Before it, so that one that ends the request is counted too.
         counter!("tidegate_tool_calls_total", "tool" => call.name.clone()).increment(1);
-        let outcome =
-            stage.call(StageKind::ToolProvider, &cx, async |plugin| plugin.call_tool(&cx, call).await).await?;
+        let asking = async |plugin: &Plugin| plugin.call_tool(&cx, call).await;
+        let size = Size::Said(call.arguments.len());
+        let outcome = stage.call_about(size, StageKind::ToolProvider, &cx, asking).await?;
         // What the plugin answered is billed, a mistake of the model's too; what failed is not.
         if let (Some((charge, call)), Some(_)) = (billed, &outcome) {
             charge.called(call);
