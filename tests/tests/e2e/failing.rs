@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_sandbox::stage::StageKind;
 use tidegate_tests::stand_in::{StandIn, embeddings};
 use tidegate_tests::{Gateway, ask, with_model};
@@ -37,7 +38,7 @@ fn stage(guest: &str, name: &str, kind: &str, more: &str, limits: &str) -> Strin
     )
 }
 
-fn failures(name: &str, kind: &str, case: &str) -> String {
+pub(crate) fn failures(name: &str, kind: &str, case: &str) -> String {
     format!("tidegate_plugin_failures_total{{plugin=\"{name}\",stage=\"{kind}\",case=\"{case}\"}}")
 }
 
@@ -275,6 +276,26 @@ async fn text_that_waits_when_its_guard_halts_is_counted_as_kept_back() {
     let finish = &last["choices"][0]["finish_reason"];
     assert_eq!((text.as_str(), finish), ("All i[halted in text]", &json!("content_filter")));
     assert_eq!(count(&gateway, "tidegate_plugin_holdback_seconds_count", "holds-then-halts").await, 1);
+}
+
+/// As long as the answer was being made, however that ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_waits_for_its_output_guard_when_the_client_goes_is_counted_as_kept_back() {
+    let upstream = Paced::start(vec!["All is well. ".into(), "More.".into()]).await;
+    let guard = stage("honest", "left-at-output", "output-guard", "", "");
+    let gateway = Arc::new(Gateway::start(&(upstream.model() + &guard)).await);
+    let mut request = with_model(ask("Hello!"));
+    request["stream"] = true.into();
+    let asking = Arc::clone(&gateway);
+    let answer = tokio::spawn(async move { asking.post(CHAT, &request).await });
+    upstream.go.add_permits(1);
+    until("the first piece is said", async || (upstream.go.available_permits() == 0).then_some(())).await;
+    // That it is read cannot be seen from here.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(count(&gateway, "tidegate_plugin_holdback_seconds_count", "left-at-output").await, 0);
+    answer.abort();
+    counted(&gateway, "tidegate_plugin_holdback_seconds_count{plugin=\"left-at-output\"}", 1).await;
+    assert!(!metrics(&gateway).await.contains("tidegate_plugin_call_seconds_count{plugin=\"left-at-output\""));
 }
 
 /// The guard would keep all of it until the end, and may keep 8 bytes.

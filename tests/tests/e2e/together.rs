@@ -362,6 +362,23 @@ async fn a_guard_during_prefill_keeps_a_stream_back_from_its_first_word() {
     }
 }
 
+/// However that ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_word_that_waits_for_a_guard_during_prefill_when_the_client_goes_is_counted_as_kept_back() {
+    let gate = gate("200 OK").await;
+    let gateway = Arc::new(Gateway::start(&asks(&gate, "left-at-first", "during-prefill")).await);
+    let (asking, mut request) = (Arc::clone(&gateway), with_model(ask("Tell me a story about a fox.")));
+    request["stream"] = true.into();
+    let said = engine(&gateway).1;
+    let answer = tokio::spawn(async move { asking.post("/v1/chat/completions", &request).await });
+    until("the engine has a word", || gate.waiting.load(Ordering::SeqCst) == 1 && engine(&gateway).1 > said).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(held_back(&gateway, "left-at-first").await.1, 0);
+    answer.abort();
+    talk::until("it is counted", async || (held_back(&gateway, "left-at-first").await.1 == 1).then_some(())).await;
+    assert!(held_back(&gateway, "left-at-first").await.0 >= 100.0);
+}
+
 /// The other half is for other requests, and no call's time runs out while it waits for one of the same request.
 #[tokio::test(flavor = "multi_thread")]
 async fn passages_are_screened_by_half_of_a_guards_instances() {

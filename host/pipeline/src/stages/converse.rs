@@ -41,7 +41,7 @@ impl Pipeline {
         let is_held = self.holds_answers(request.chat.stream);
         let conversation = Conversation {
             screen: OutputScreen::new(is_held),
-            held: is_held.then(HeldAnswer::default),
+            held: is_held.then(|| self.hold_answer(request.chat.stream)),
             said: request.question.is_some().then(String::new),
             changed: false,
             finish: None,

@@ -4,12 +4,12 @@
 
 use crate::chat::Pipeline;
 use crate::source::Source;
-use crate::stage::Stage;
+use crate::stage::{Opinion, Stage};
 use crate::stages::screen_input::{heard, inspect, refused, respond};
 use crate::states::{Ended, Request};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tidegate_sandbox::stage::{Action, StageKind, Verdict};
 use tidegate_types::{About, Fault, Reject};
@@ -18,10 +18,31 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 /// What the late guards will say, in the config's order. Dropping it stops them.
-pub(crate) struct PendingVerdicts(AbortOnDropHandle<Vec<LateVerdict>>);
+pub(crate) struct PendingVerdicts {
+    asking: AbortOnDropHandle<Vec<Opinion<Verdict>>>,
+    decided: Decided,
+}
 
-/// What a guard said, and when.
-type LateVerdict = (Result<Option<Verdict>, Reject>, Instant);
+/// When each guard said it, in the same order.
+type Decided = Arc<[OnceLock<Instant>]>;
+
+/// The first word of a stream, which the late guards keep back until each has decided, or the request has ended.
+struct FirstWord<'a> {
+    guards: &'a [Stage],
+    decided: Decided,
+    came: Option<Instant>,
+}
+
+impl Drop for FirstWord<'_> {
+    fn drop(&mut self) {
+        let (Some(came), now) = (self.came, Instant::now()) else { return };
+        for (stage, decided) in self.guards.iter().zip(&*self.decided) {
+            if let Some(held) = decided.get().unwrap_or(&now).checked_duration_since(came) {
+                stage.figures.holdback(&stage.name).record(held);
+            }
+        }
+    }
+}
 
 impl Pipeline {
     /// Asks the late guards and does not wait for them.
@@ -30,18 +51,24 @@ impl Pipeline {
             return None;
         }
         let (pipeline, cx, chat) = (Arc::clone(self), request.cx.clone(), Arc::clone(&request.chat));
+        let decided: Decided = self.stages.late_guards.iter().map(|_| OnceLock::new()).collect();
+        let noted = Arc::clone(&decided);
         let asking = async move {
             let stages = &pipeline.stages;
-            let asked = stages.late_guards.iter().map(|stage| inspect(stages, stage, &cx, &chat));
-            join_all(asked.map(|asked| asked.map(|verdict| (verdict, Instant::now())))).await
+            let asked = stages.late_guards.iter().zip(&*noted).map(|(stage, decided)| {
+                inspect(stages, stage, &cx, &chat).inspect(|_| {
+                    decided.get_or_init(Instant::now);
+                })
+            });
+            join_all(asked).await
         };
-        let asking = tokio::spawn(asking.in_current_span());
-        Some(PendingVerdicts(AbortOnDropHandle::new(asking)))
+        let asking = AbortOnDropHandle::new(tokio::spawn(asking.in_current_span()));
+        Some(PendingVerdicts { asking, decided })
     }
 
     /// Waits for the late verdicts, where some are pending.
     pub(crate) async fn settled(self: &Arc<Self>, mut request: Box<Request>) -> Result<Box<Request>, Ended> {
-        let Some(PendingVerdicts(asking)) = request.pending.take() else { return Ok(request) };
+        let Some(PendingVerdicts { asking, .. }) = request.pending.take() else { return Ok(request) };
         let verdicts = asking.await.map_err(stopped)?;
         self.follow_late(request, verdicts)
     }
@@ -52,31 +79,27 @@ impl Pipeline {
         mut request: Box<Request>,
         source: &mut Source,
     ) -> Result<Box<Request>, Ended> {
-        let Some(PendingVerdicts(mut asking)) = request.pending.take() else { return Ok(request) };
-        let (is_stream, mut first) = (request.chat.stream, None);
+        let Some(PendingVerdicts { mut asking, decided }) = request.pending.take() else { return Ok(request) };
+        let is_stream = request.chat.stream;
+        let mut first = FirstWord { guards: &self.stages.late_guards, decided, came: None };
         let verdicts = std::future::poll_fn(|cx| {
-            if is_stream && first.is_none() && source.poll_ready(cx).is_ready() {
-                first = Some(Instant::now());
+            if is_stream && first.came.is_none() && source.poll_ready(cx).is_ready() {
+                first.came = Some(Instant::now());
             }
             asking.poll_unpin(cx)
         });
         let verdicts = verdicts.await.map_err(stopped)?;
-        for (stage, (_, decided)) in self.stages.late_guards.iter().zip(&verdicts) {
-            if let Some(held) = first.and_then(|first| decided.checked_duration_since(first)) {
-                stage.figures.holdback(&stage.name).record(held);
-            }
-        }
         self.follow_late(request, verdicts)
     }
 
     fn follow_late(
         self: &Arc<Self>,
         mut request: Box<Request>,
-        verdicts: Vec<LateVerdict>,
+        verdicts: Vec<Opinion<Verdict>>,
     ) -> Result<Box<Request>, Ended> {
-        let said = self.stages.late_guards.iter().zip(verdicts.iter().map(|(verdict, _)| verdict));
+        let said = self.stages.late_guards.iter().zip(&verdicts);
         request.findings.extend(heard(&request.cx, StageKind::PromptGuard, About::Prompt, said));
-        for (stage, (verdict, _)) in self.stages.late_guards.iter().zip(verdicts) {
+        for (stage, verdict) in self.stages.late_guards.iter().zip(verdicts) {
             let Some(verdict) = verdict? else { continue };
             request.take(stage, verdict.notes);
             match verdict.action {

@@ -8,6 +8,7 @@ use crate::stage::{Size, Stage, traced};
 use crate::stages::edits;
 use crate::stages::screen_input::heard;
 use futures_util::FutureExt;
+use metrics::Histogram;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -39,10 +40,31 @@ pub struct OutputGuardStage {
 #[derive(Debug, Default)]
 pub(super) struct HeldAnswer {
     events: Vec<Delta>,
-    /// When the first of them came.
-    since: Option<Instant>,
+    /// By which guards, in their order, where the client reads a stream.
+    kept_back: Vec<KeptBack>,
     /// Bytes of the prompt in it, which its caller chose.
     echoed: usize,
+}
+
+/// For how long a guard keeps a stream back: from its first word until the verdict is there, or the request has ended.
+#[derive(Debug)]
+struct KeptBack {
+    holdback: Histogram,
+    since: Option<Instant>,
+}
+
+impl KeptBack {
+    fn by(stage: &Stage) -> Self {
+        Self { holdback: stage.figures.holdback(&stage.name).clone(), since: None }
+    }
+}
+
+impl Drop for KeptBack {
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            self.holdback.record(since.elapsed());
+        }
+    }
 }
 
 /// One choice of a held answer.
@@ -65,7 +87,10 @@ pub(super) struct JudgedAnswer {
 
 impl HeldAnswer {
     pub(super) fn push(&mut self, delta: Delta) {
-        self.since.get_or_insert_with(Instant::now);
+        if self.events.is_empty() {
+            let now = Instant::now();
+            self.kept_back.iter_mut().for_each(|kept| kept.since = Some(now));
+        }
         self.events.push(delta);
     }
 
@@ -140,7 +165,18 @@ fn said(part: Part, calls: &mut u32) -> Option<DeltaKind> {
 impl Pipeline {
     /// Whether an answer has to be held for its output guards.
     pub(super) fn holds_answers(&self, streaming: bool) -> bool {
-        self.stages.output_guards.iter().any(|guard| asks(guard, streaming))
+        self.asked_of_answers(streaming).next().is_some()
+    }
+
+    fn asked_of_answers(&self, streaming: bool) -> impl Iterator<Item = &Stage> {
+        self.stages.output_guards.iter().filter(move |guard| asks(guard, streaming)).map(|guard| &guard.stage)
+    }
+
+    /// None of an answer yet, for its output guards. Who reads no stream waits for their calls alone.
+    pub(super) fn hold_answer(&self, streaming: bool) -> HeldAnswer {
+        let kept_back =
+            if streaming { self.asked_of_answers(streaming).map(KeptBack::by).collect() } else { Vec::new() };
+        HeldAnswer { kept_back, ..HeldAnswer::default() }
     }
 
     /// Asks the output guards in order; those that follow each other and do not mutate, beside each other.
@@ -149,21 +185,19 @@ impl Pipeline {
         cx: &RequestContext,
         streaming: bool,
         model: &str,
-        held: HeldAnswer,
+        mut held: HeldAnswer,
         usage: Option<Usage>,
         findings: &mut Vec<Finding>,
     ) -> Result<JudgedAnswer, Reject> {
-        let guards: Vec<&Stage> =
-            self.stages.output_guards.iter().filter(|guard| asks(guard, streaming)).map(|guard| &guard.stage).collect();
+        let guards: Vec<&Stage> = self.asked_of_answers(streaming).collect();
+        let mut kept_back = std::mem::take(&mut held.kept_back).into_iter();
         let mut choices = held.choices();
         let mut rewritten = false;
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let asked = batch.iter().map(|stage| {
                 let verdict = inspect(stage, cx, streaming, model, &choices, usage, held.echoed);
-                // Who reads no stream waits for the call alone.
-                let since = held.since.filter(|_| streaming);
-                let note = move |since: Instant| stage.figures.holdback(&stage.name).record(since.elapsed());
-                verdict.inspect(move |_| since.into_iter().for_each(note))
+                let kept_back = kept_back.next();
+                verdict.inspect(move |_| drop(kept_back))
             });
             let verdicts = futures_util::future::join_all(asked).await;
             let said = batch.iter().copied().zip(&verdicts);

@@ -4,7 +4,6 @@
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::stages::ask_guard::Asking;
-use crate::stages::screen_answer::HeldAnswer;
 use crate::stages::screen_output::{OutputScreen, Piece};
 use crate::states::Request;
 use tidegate_sandbox::stage::Channel;
@@ -54,7 +53,7 @@ impl Pipeline {
         if !self.holds_answers(streaming) {
             return Some(text);
         }
-        let mut held = HeldAnswer::default();
+        let mut held = self.hold_answer(streaming);
         for kind in [DeltaKind::Text { text, logprobs: Vec::new() }, DeltaKind::Finish(FinishReason::Stop)] {
             held.push(Delta { choice: 0, kind });
         }
