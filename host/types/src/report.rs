@@ -67,7 +67,8 @@ pub enum About {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardAction {
-    /// It failed, and the config lets requests go on without it.
+    /// It failed, and the request went on: without it, as the config lets it, or without a text from outside that it could not
+    /// read.
     Failed,
     /// It let the text pass.
     Allow,

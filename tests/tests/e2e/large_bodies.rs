@@ -1,6 +1,7 @@
 //! Large bodies: what cannot be read is refused without the work of reading it, and is in nobody's way.
 
-use crate::stages::counted;
+use crate::failing::failures as failed;
+use crate::stages::{counted, metrics};
 use crate::tool_turns::{calls, find, is_told, says, whole};
 use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
@@ -160,7 +161,7 @@ async fn arguments_that_are_too_long_for_a_tool_take_it_away_from_nobody() {
     assert_eq!(gateway.chat(ask("Hello!")).await.text(), "It is told.");
 }
 
-/// The caller has not sent it, and can send nothing shorter.
+/// The caller has not sent it, and can send nothing shorter. The guard has given no verdict on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_that_is_too_long_for_a_guard_is_withheld_and_ends_no_request() {
     let arguments = json!(noise(1200 << 10)).to_string();
@@ -176,6 +177,8 @@ async fn a_result_that_is_too_long_for_a_guard_is_withheld_and_ends_no_request()
         let told = upstream.asked(CHAT).pop().unwrap()["messages"][2].clone();
         assert_eq!(told["content"], "the result was withheld by a filter of this server");
     }
+    counted(&gateway, &failed("honest-prompt-guard", "prompt-guard", "memory"), 3).await;
+    assert!(!metrics(&gateway).await.contains("tidegate_plugin_verdicts_total{plugin=\"honest-prompt-guard\""));
 }
 
 /// Of a text that it could not read nobody knows what it would have said.

@@ -135,16 +135,17 @@ impl Pipeline {
         let guards: Vec<&Stage> = self.stages.guards().collect();
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let Some(message) = messages.first() else { break };
-            let verdicts = join_all(batch.iter().map(|stage| inspect_outside(stage, cx, message))).await;
+            let asked = join_all(batch.iter().map(|stage| inspect_outside(stage, cx, message))).await;
+            let (verdicts, read): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
             let said = batch.iter().copied().zip(&verdicts);
             findings.extend(heard(cx, StageKind::PromptGuard, About::Context, said));
-            for (stage, verdict) in batch.iter().zip(verdicts) {
-                let Some(verdict) = verdict? else { continue };
-                match verdict.action {
-                    Action::Allow => {}
+            for ((stage, verdict), read) in batch.iter().zip(verdicts).zip(read) {
+                match verdict?.map(|verdict| verdict.action) {
+                    _ if read == Read::TooLong => messages.clear(),
+                    None | Some(Action::Allow) => {}
                     // Also where it drops the message.
-                    Action::Rewrite(list) => edits::apply(cx, stage, &mut messages, list)?,
-                    Action::Respond(_) | Action::Refuse(_) => messages.clear(),
+                    Some(Action::Rewrite(list)) => edits::apply(cx, stage, &mut messages, list)?,
+                    Some(Action::Respond(_) | Action::Refuse(_)) => messages.clear(),
                 }
                 if messages.is_empty() {
                     tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
@@ -170,19 +171,25 @@ impl Stages {
     }
 }
 
-/// One guard's verdict on text from outside. What is too long for a closed one is refused in its place: the caller has not sent
-/// it, and one long document shall not end a request.
-async fn inspect_outside(stage: &Stage, cx: &RequestContext, message: &Message) -> Result<Option<Verdict>, Reject> {
+/// Whether a closed guard could read a text from outside. One that is too long for it is dropped: the caller has not sent it, and
+/// one long document shall not end a request. That is a failure, and no verdict of the guard's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    Whole,
+    TooLong,
+}
+
+/// One guard's verdict on text from outside.
+async fn inspect_outside(stage: &Stage, cx: &RequestContext, message: &Message) -> (Opinion<Verdict>, Read) {
     let (call, num_bytes) = (cx.call(false, stage.wall), given_bytes(std::slice::from_ref(message)));
     let asking = async |plugin: &Plugin| traced(plugin.inspect_outside(&call, message).await);
     match stage.call_about(Size::Sent(num_bytes), StageKind::PromptGuard, &call, asking).await {
-        Err(Reject { code: Some(code), message, cause, .. }) if code == TOO_LONG => {
+        Err(Reject { code: Some(code), cause, .. }) if code == TOO_LONG => {
             tracing::warn!(request = %cx.request_id, guard = %stage.name, num_bytes, reason = cause,
                 "text from outside is too long for its guard");
-            let refusal = Refusal { code, public_message: message, private_reason: None };
-            Ok(Some(Verdict { action: Action::Refuse(refusal), findings: Vec::new(), notes: Vec::new() }))
+            (Ok(None), Read::TooLong)
         }
-        verdict => verdict,
+        verdict => (verdict, Read::Whole),
     }
 }
 
