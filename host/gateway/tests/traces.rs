@@ -83,6 +83,14 @@ fn ask(addr: &str, model: &str, stream: bool, more: &str) {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
+fn metrics(addr: &str) -> String {
+    let mut socket = TcpStream::connect(addr).unwrap();
+    write!(socket, "GET /metrics HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut figures = String::new();
+    socket.read_to_string(&mut figures).unwrap();
+    figures
+}
+
 /// A request with a method that its sender made up.
 fn ask_strangely(addr: &str, path: &str) {
     let mut socket = TcpStream::connect(addr).unwrap();
@@ -245,6 +253,25 @@ fn a_stream_guards_span_says_how_long_its_calls_took_and_text_waited() {
         for (key, nanos) in [("us", 1_000), ("held_ms", 1_000_000)] {
             assert!((nanos..=lasted).contains(&(figure(key) * nanos)), "{key}: {guard:#?}");
         }
+    }
+}
+
+/// Whatever it said of it.
+#[test]
+fn a_guard_that_keeps_back_more_than_it_may_has_not_ended_well() {
+    for (on_error, unjudged) in [("open", true), ("closed", false)] {
+        let (addr, collector) = taking("");
+        let folder = tempfile::tempdir().unwrap();
+        let more = format!("stages = [\"stream-guard\"]\non_error = \"{on_error}\"\nconfig = {{ hold = \"4096\" }}");
+        let guard = stage("watches", &more).replace("limits = {", "limits = { holdback_bytes = 8,");
+        let (program, gateway) = start(folder.path(), &format!("[traces]\nendpoint = \"http://{addr}\"\n{guard}"));
+        ask(&gateway, "tidegate-starter", true, &trace_headers(true));
+        let figures = metrics(&gateway);
+        let spans = spans(program, &addr, &collector);
+        let guard = spans.iter().find(|span| text(span, "stage") == "stream-guard").expect("the guard's span");
+        assert_eq!([text(guard, "outcome"), text(guard, "verdict")], ["holdback-cap", "pass"], "{on_error}");
+        assert_eq!(figures.contains("case=\"holdback-cap\""), unjudged, "{on_error}: {figures}");
+        assert_eq!(figures.contains("tidegate_holdback_halts_total{"), !unjudged, "{on_error}: {figures}");
     }
 }
 

@@ -56,6 +56,13 @@ pub struct Released {
     pub borders: Vec<Border>,
 }
 
+impl Released {
+    /// Whether the guard kept back more than it may.
+    pub(crate) fn is_at_cap(&self) -> bool {
+        self.unjudged_bytes > 0 || self.over_cap.is_some()
+    }
+}
+
 /// Where an event ends and the next begins, in what leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Border {

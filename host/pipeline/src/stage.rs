@@ -24,6 +24,9 @@ use tracing::Span;
 use tracing::field::Empty;
 use under_way::UnderWay;
 
+/// The case of a stream guard that keeps back more than it may.
+pub(crate) const HOLDBACK_CAP: &str = "holdback-cap";
+
 /// What a failure of the plugin means for the request; load failure included.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -232,7 +235,7 @@ impl Stage {
     pub(crate) fn withholds_too_much(&self, kind: StageKind, logged: &mut Logged) {
         let why = "keeps back more text than it may, which leaves unjudged";
         // A closed stage lets nothing leave: it is not asked for here.
-        let _ = self.failed_again::<()>(kind, "holdback-cap", why, logged);
+        let _ = self.failed_again::<()>(kind, HOLDBACK_CAP, why, logged);
     }
 
     fn count_failure(&self, kind: StageKind, case: &'static str) {

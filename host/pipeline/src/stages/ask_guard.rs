@@ -5,7 +5,7 @@ mod watched;
 
 use crate::context::RequestContext;
 use crate::holdback::{AtCap, Holdback, Released};
-use crate::stage::{Logged, OnError, Size, Stage};
+use crate::stage::{HOLDBACK_CAP, Logged, OnError, Size, Stage};
 use crate::stages::run_tools::is_json;
 use crate::stages::screen_output::Judged;
 use metrics::counter;
@@ -159,6 +159,9 @@ impl Asking<'_> {
                 }
                 if text.unjudged_bytes > 0 {
                     stage.withholds_too_much(StageKind::StreamGuard, &mut held.logged);
+                }
+                if let Some(watched) = held.watched.as_mut().filter(|_| text.is_at_cap()) {
+                    watched.tell(|told| told.fail(HOLDBACK_CAP));
                 }
                 Ok(released(stage, text))
             }

@@ -72,9 +72,14 @@ impl Told {
     fn cut_off(&mut self) {
         if let Some(since) = self.asked.take() {
             self.calls += 1;
-            self.failure.get_or_insert(CUT_OFF);
+            self.fail(CUT_OFF);
             self.took += since.elapsed();
         }
+    }
+
+    /// One behind another failure is not told.
+    pub(super) fn fail(&mut self, case: &'static str) {
+        self.failure.get_or_insert(case);
     }
 
     pub(super) fn note(&mut self, call: &Timed<Inspection>) {
