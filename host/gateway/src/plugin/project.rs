@@ -50,6 +50,20 @@ impl Language {
         }
     }
 
+    /// Whether a component may be built from a file of this name.
+    fn is_source(self, name: &str) -> bool {
+        let more: &[&str] = match self {
+            Self::C => &["h"],
+            Self::Js => &["mjs"],
+            Self::Rust | Self::Python => &[],
+        };
+        let is_code =
+            |extension: &str| extension == self.extension() || extension == "wit" || more.contains(&extension);
+        name == FILE
+            || (self == Self::Rust && matches!(name, "Cargo.toml" | "Cargo.lock"))
+            || name.rsplit_once('.').is_some_and(|(_, extension)| is_code(extension))
+    }
+
     /// Where in a project the plugin is written.
     pub(super) fn source(self) -> String {
         match self {
@@ -107,20 +121,32 @@ impl Project {
         Ok(component)
     }
 
-    /// A file of the author's that has changed since the component was made.
+    /// A file of the author's that has changed since the component was made; the plugin's own first.
     fn newer_than(&self, component: &Path) -> Option<PathBuf> {
         let changed = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
         let made = changed(component)?;
-        let within = |folder: &str| {
-            let listed = std::fs::read_dir(self.folder.join(folder)).into_iter().flatten().flatten();
-            listed.map(|entry| entry.path()).filter(|path| path.is_file())
-        };
-        let named = [self.manifest.lang.source(), FILE.into(), "Cargo.toml".into()].map(|name| self.folder.join(name));
-        named
-            .into_iter()
-            .chain(within("src"))
-            .chain(within("wit"))
-            .find(|path| changed(path).is_some_and(|at| at > made))
+        let mut sources = vec![self.folder.join(self.manifest.lang.source())];
+        add_sources(&self.folder, self.manifest.lang, &mut sources);
+        sources.into_iter().find(|path| changed(path).is_some_and(|at| at > made))
+    }
+}
+
+/// Folders of what is made or installed, and of tests, which are in no component.
+const NOT_SOURCES: [&str; 5] = ["target", "dist", "node_modules", "__pycache__", "tests"];
+
+/// Adds what a component in `lang` may be built from in `folder`, sorted, and in those below it, but for hidden ones, links,
+/// and other projects.
+fn add_sources(folder: &Path, lang: Language, sources: &mut Vec<PathBuf>) {
+    let mut entries: Vec<_> = std::fs::read_dir(folder).into_iter().flatten().flatten().collect();
+    entries.sort_by_key(|entry| entry.file_name());
+    for entry in entries {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            sources.extend(lang.is_source(&name).then_some(path));
+        } else if !name.starts_with('.') && !NOT_SOURCES.contains(&&*name) && !path.join(FILE).exists() {
+            add_sources(&path, lang, sources);
+        }
     }
 }
 
@@ -133,4 +159,70 @@ pub(super) fn check_name(name: &str) -> anyhow::Result<()> {
         bail!("the name `{name}` is not [a-z][a-z0-9-]* of at most 64 bytes");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{File, create_dir_all, write};
+    use std::time::{Duration, SystemTime};
+
+    /// `changed` is the only file that is newer than the component.
+    fn check(lang: Language, changed: &str, is_told: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let lay = |path: &str, seconds: u64| {
+            let path = folder.path().join(path);
+            create_dir_all(path.parent().unwrap()).unwrap();
+            write(&path, "").unwrap();
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            File::options().append(true).open(path).unwrap().set_modified(at).unwrap();
+        };
+        for (path, seconds) in [(FILE, 1), (&*lang.source(), 1), ("dist/mine.wasm", 2), (changed, 3)] {
+            lay(path, seconds);
+        }
+        let project = Project { folder: folder.path().into(), manifest: Manifest { name: "mine".into(), lang } };
+        let mut said = Vec::new();
+        project.built(&mut said).unwrap();
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(said.contains(&format!("{changed} is newer than ")), is_told, "{lang:?} {changed}: {said}");
+        assert_eq!(said.is_empty(), !is_told, "{lang:?} {changed}: {said}");
+    }
+
+    #[test]
+    fn what_a_component_is_built_from_and_is_newer_is_told() {
+        for (lang, changed) in [
+            (Language::Rust, "src/lib.rs"),
+            (Language::Rust, "src/a/b.rs"),
+            (Language::Rust, "build.rs"),
+            (Language::Rust, "Cargo.lock"),
+            (Language::Rust, "vendor/sdk/Cargo.toml"),
+            (Language::C, "more.h"),
+            (Language::Js, "more.js"),
+            (Language::Js, "words/all.mjs"),
+            (Language::Python, "more.py"),
+            (Language::Python, "package/__init__.py"),
+            (Language::Python, "wit/project.wit"),
+            (Language::Python, FILE),
+        ] {
+            check(lang, changed, true);
+        }
+    }
+
+    #[test]
+    fn what_no_component_is_built_from_is_not() {
+        for (lang, changed) in [
+            (Language::Rust, "README.md"),
+            (Language::Rust, "tests.toml"),
+            (Language::Rust, "tests/all.rs"),
+            (Language::Rust, "target/wit/made.rs"),
+            (Language::Js, "node_modules/a/index.js"),
+            (Language::Js, "more.py"),
+            (Language::Python, ".venv/lib/more.py"),
+            (Language::Python, "__pycache__/more.py"),
+            (Language::Python, "other/plugin.toml"),
+            (Language::Python, "words.txt"),
+        ] {
+            check(lang, changed, false);
+        }
+    }
 }
