@@ -16,14 +16,21 @@ pub(super) fn run(args: &NewArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if folder.exists() {
         bail!("{} is there already", folder.display());
     }
-    for (path, text) in project(&args.name, args.lang, &args.stage)? {
-        write(&folder.join(path), &text)?;
-    }
+    write_all(&folder, &project(&args.name, args.lang, &args.stage)?)?;
     let shown = folder.display();
     writeln!(out, "{shown}: write the plugin in {}, its cases in tests.toml; then", args.lang.source())?;
     let word = shell_word(&folder);
     writeln!(out, "\n    cd {word}\n    tidegate plugin build\n    tidegate plugin test")?;
     Ok(())
+}
+
+/// All of them or none: the half of a project would be in the way of the next attempt.
+fn write_all(folder: &Path, files: &[(String, String)]) -> anyhow::Result<()> {
+    let written = files.iter().try_for_each(|(path, text)| write(&folder.join(path), text));
+    if written.is_err() && folder.exists() {
+        std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    written
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -218,6 +225,17 @@ mod tests {
             let carries = source.contains("project_list_u8_t *carry");
             assert_eq!(source.contains("project_list_u8_free(carry);"), carries, "{stage}");
         }
+    }
+
+    #[test]
+    fn of_a_project_that_cannot_be_written_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let (made, file) = (folder.path().join("made"), |path: &str| (path.to_owned(), "text".to_owned()));
+        // The first is where the folder of the second would be.
+        let error = write_all(&made, &[file("src"), file("src/lib.rs")]).unwrap_err();
+        assert!(error.to_string().contains("src") && !made.exists(), "{error:#}");
+        write_all(&made, &[file("src/lib.rs"), file("tests.toml")]).unwrap();
+        assert!(made.join("src/lib.rs").exists() && made.join("tests.toml").exists());
     }
 
     #[test]
