@@ -50,7 +50,10 @@ fn templates(lang: &str, kinds: &[StageKind]) {
             return;
         }
         match (lang, kind) {
-            ("rust", StageKind::PromptGuard) => tells_why_it_panics(&project),
+            ("rust", StageKind::PromptGuard) => {
+                tells_why_it_panics(&project);
+                takes_no_component_of_an_earlier_name(&project);
+            }
             ("js" | "python", StageKind::PromptGuard) => {
                 tells_what_it_throws(&project, lang);
                 is_given_its_log(&project, lang);
@@ -95,6 +98,22 @@ fn tells_why_it_panics(project: &Path) {
         assert!(!passed && line.contains("src/lib.rs") && line.contains(words), "{words}: {said}");
     }
     std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
+}
+
+/// Of a package that was renamed cargo makes another file, and the old one is still there.
+fn takes_no_component_of_an_earlier_name(project: &Path) {
+    let manifest = project.join("Cargo.toml");
+    let good = std::fs::read_to_string(&manifest).unwrap();
+    let renamed = good.replacen("name = \"made\"", "name = \"other\"", 1);
+    assert_ne!(renamed, good);
+    std::fs::write(&manifest, renamed).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(!built && said.contains("call the package `made` in Cargo.toml"), "{said}");
+    std::fs::write(&manifest, good).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    // What is up to date is there, too.
     assert!(plugin(project, &["build"]).0);
 }
 

@@ -3,8 +3,9 @@
 //! Either way rustup's `wasm-component-ld` links, so that the result is a component at once.
 
 use super::{Project, run_tool};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -38,11 +39,29 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
         cargo.arg("-Zbuild-std=std,panic_abort").arg("-Zbuild-std-features=optimize_for_size");
         cargo.env("RUSTC_BOOTSTRAP", "1");
     }
+    let name = &project.manifest.name;
+    let built = target_dir.join(TARGET).join("release").join(format!("{}.wasm", name.replace('-', "_")));
+    forget(&built)?;
     run_tool(&mut cargo)?;
-    let built = format!("{}.wasm", project.manifest.name.replace('-', "_"));
-    let built = target_dir.join(TARGET).join("release").join(built);
+    ensure!(
+        built.exists(),
+        "cargo made no {}; call the package `{name}` in Cargo.toml, as in plugin.toml, with no other `name` in [lib], and have \
+         \"cdylib\" in its `crate-type`",
+        built.display()
+    );
     std::fs::copy(&built, component).with_context(|| format!("cannot copy {}", built.display()))?;
     Ok(())
+}
+
+/// Removes what an earlier build has left: of a package that has another name now cargo makes another file, and nobody could
+/// tell that this one is old. What is up to date cargo puts there again.
+fn forget(built: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_file(built) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", built.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A relative one is in the project's folder, where cargo runs, wherever this program does.
