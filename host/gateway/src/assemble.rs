@@ -29,6 +29,8 @@ use tidegate_sandbox::{Sandbox, SandboxConfig};
 pub struct Assembled {
     /// What answers requests.
     pub pipeline: Arc<Pipeline>,
+    /// Its `[pipeline]`, with the kinds that its stages were found to be.
+    pub(crate) loaded: PipelineConfig,
     /// Where its plugins run.
     pub(crate) plugins: Plugins,
     /// One fact a line: models, backend, plugins in order.
@@ -51,12 +53,12 @@ pub(crate) fn assemble(
     let gate = Gate::new(config.limits.to_gate(), limits);
     let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
     let plugins = Plugins::start(config, Arc::new(asked), pseudonym_key, in_store)?;
-    let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
-    let (max_inflight, max_tool_turns) = (config.server.max_inflight, pipeline.max_tool_turns);
+    let (stages, loaded) = load_stages(&plugins, config, &mut facts)?;
+    let (max_inflight, max_tool_turns) = (config.server.max_inflight, loaded.max_tool_turns);
     let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
     let pipeline = Pipeline::new(models, stages.clone(), limits, gate, ledger);
     check_default_route(&pipeline, &stages)?;
-    Ok(Assembled { pipeline, plugins, facts })
+    Ok(Assembled { pipeline, loaded, plugins, facts })
 }
 
 /// What a model makes is known once it is loaded; of an upstream's nobody here knows.
@@ -87,7 +89,8 @@ impl Plugins {
     }
 }
 
-/// Loads the stages; one that cannot be loaded stays in its place, and fails there as its `on_error` says.
+/// Loads the stages; one that cannot be loaded stays in its place, and fails there as its `on_error` says. Gives `[pipeline]` too,
+/// with the kinds that were found of each.
 fn load_stages(
     plugins: &Plugins,
     config: &Config,
@@ -96,7 +99,7 @@ fn load_stages(
     let mut pipeline = config.pipeline()?.into_owned();
     config.plugins.fit(&mut pipeline);
     let admission = Admission::new(config)?;
-    let stages = stages::load(&plugins.0, &pipeline, &config.models, &config.tenants, &admission, facts)?;
+    let stages = stages::load(&plugins.0, &mut pipeline, &config.models, &config.tenants, &admission, facts)?;
     check_loaded_plugins(config, |plugin| stages::brings(&stages, plugin))?;
     facts.extend(admission.fact(config));
     Ok((stages, pipeline))

@@ -11,7 +11,7 @@ mod shut_out;
 
 use crate::books::Books;
 use crate::callers;
-use crate::config::{Config, KeyConfig, check_tenant};
+use crate::config::{Config, KeyConfig, PipelineConfig, check_tenant};
 use crate::key::secret;
 use administrators::last_administrator;
 use kept::{entry, has_ended, parsed, shown};
@@ -38,7 +38,7 @@ pub(crate) struct KeyDesk {
 /// What the valid keys were made of.
 #[derive(Clone)]
 struct Taken {
-    /// What the file says.
+    /// What the file says, and what kinds its stages were found to be.
     config: Config,
     kept: Vec<KeptKey>,
     projects: Vec<KeptProject>,
@@ -60,10 +60,21 @@ impl KeyDesk {
         Ok(desk)
     }
 
-    /// Takes a changed config, with the keys that are kept; gives those that let nobody in for it.
-    pub(crate) async fn reload(&self, config: &Config, books: &Books) -> anyhow::Result<ShutOut> {
+    /// From now on it is known of each plugin what its stages are, be it that the config does not say so.
+    pub(crate) fn know(&self, loaded: PipelineConfig) {
+        self.lock().config.pipeline = Some(loaded);
+    }
+
+    /// Takes a changed config, and what was `loaded` of it, with the keys that are kept; gives those that let nobody in for it.
+    pub(crate) async fn reload(
+        &self,
+        config: &Config,
+        loaded: PipelineConfig,
+        books: &Books,
+    ) -> anyhow::Result<ShutOut> {
         let _turn = self.turn.lock().await;
-        let taken = Taken { config: config.clone(), ..self.lock().clone() };
+        let config = Config { pipeline: Some(loaded), ..config.clone() };
+        let taken = Taken { config, ..self.lock().clone() };
         let shut_out = taken.shut_out();
         self.take(taken, books).await?;
         shut_out.warn();

@@ -142,14 +142,14 @@ impl Reloader {
         let loading = tokio::task::spawn_blocking(move || {
             let mut facts = Vec::new();
             let (stages, pipeline) = assemble::load_all_stages(&plugins, &new, &mut facts)?;
-            anyhow::Ok((stages, pipeline.max_tool_turns, facts))
+            anyhow::Ok((stages, pipeline, facts))
         });
-        let (stages, max_tool_turns, mut facts) = loading.await.context("loading panicked")??;
+        let (stages, loaded, mut facts) = loading.await.context("loading panicked")??;
         let service = self.service.upgrade().context("the server has stopped")?;
         assemble::check_default_route(&service.pipeline(), &stages)?;
-        let store = service.desk().ok();
+        let (store, max_tool_turns) = (service.desk().ok(), loaded.max_tool_turns);
         let shut_out = match store {
-            Some((desk, books)) => desk.reload(&config, books).await?,
+            Some((desk, books)) => desk.reload(&config, loaded, books).await?,
             None => ShutOut::default(),
         };
         service.replace_stages(stages, max_tool_turns);

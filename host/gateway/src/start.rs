@@ -34,7 +34,10 @@ async fn run(config: Config) -> anyhow::Result<Running> {
     let metrics = observe::recorder()?;
     let bound = Bound::new(&config.server)?;
     let lasting = Lasting::open(&config).await?;
-    let (config, Assembled { pipeline, plugins, mut facts }) = lasting.assemble(config).await?;
+    let (config, Assembled { pipeline, loaded, plugins, mut facts }) = lasting.assemble(config).await?;
+    if let Some(desk) = &lasting.desk {
+        desk.know(loaded);
+    }
     let keeping = lasting.books.as_ref().map(|books| Keeping::new(&config, books.db.clone())).transpose()?;
     let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), lasting.books.clone(), metrics.clone()));
     let (auth, certificate) = (lasting.auth.clone(), bound.certificate.clone());

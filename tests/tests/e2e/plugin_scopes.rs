@@ -5,6 +5,7 @@ use crate::conversations::send;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::path::Path;
+use tidegate::config::Config;
 use tidegate_tests::{Answer, Gateway, ask, with_model};
 
 fn key(name: &str, more: &str) -> String {
@@ -144,4 +145,28 @@ async fn a_key_that_is_made_has_no_more_plugins_than_its_maker() {
     let made = made["key"].as_str().unwrap();
     let tokens = async |key: &str| chat(&gateway, key, json!({})).await.json()["usage"]["prompt_tokens"].clone();
     assert_eq!(tokens(made).await, tokens("memories").await);
+}
+
+/// What a plugin is whose stage does not say so is known once it has been loaded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_or_a_project_that_is_made_names_no_plugin_that_was_found_to_be_a_guard() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store").display().to_string();
+    let stages = ["pii-guard", "calculator"].map(|name| format!("[[pipeline.stage]]\nplugin = \"{name}\"\n")).concat();
+    let file = folder.path().join("tidegate.toml");
+    std::fs::write(&file, format!("{}[store]\npath = {store:?}\n{stages}", key("root", "admin = true"))).unwrap();
+    let gateway = Gateway::start_with(Config::load(&file).unwrap()).await;
+    let post = async |path: &str, body: Value| send(&gateway, Method::POST, path, "root", Some(&body)).await;
+    for name in ["made", "made-behind-a-reload"] {
+        for path in ["/admin/keys", "/v1/organization/projects"] {
+            let body = |plugins: Value| json!({"name": name, "tenant": "acme", "plugins": plugins});
+            let refused = post(path, body(json!(["calculator", "pii-guard"]))).await;
+            assert_eq!(refused.status, 400, "{name} {path}: {:?}", refused.body);
+            let (message, ..) = refused.error();
+            assert!(message.contains("`pii-guard` is none, and runs for all callers"), "{name} {path}: {message}");
+            assert_eq!(post(path, body(json!(["calculator"]))).await.status, 200, "{name} {path}");
+        }
+        let reloaded = post("/admin/reload", json!({})).await;
+        assert_eq!(reloaded.status, 200, "{:?}", reloaded.body);
+    }
 }

@@ -20,10 +20,11 @@ pub const HOLDBACK_BYTES: usize = 512;
 pub const TOP_K: u32 = 3;
 
 /// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
-/// stage whose kinds nobody knows, since its component cannot be read either, is an error here.
+/// stage whose kinds nobody knows, since its component cannot be read either, is an error here. What kinds were found is in
+/// `config` then.
 pub(super) fn load(
     sandbox: &Sandbox,
-    config: &PipelineConfig,
+    config: &mut PipelineConfig,
     models: &[ModelConfig],
     tenants: &BTreeMap<String, TenantConfig>,
     admission: &Admission,
@@ -31,7 +32,7 @@ pub(super) fn load(
 ) -> anyhow::Result<Stages> {
     let mut stages = Stages { default_route: config.default.clone(), ..Stages::default() };
     let mut components = BTreeMap::new();
-    for (i, stage) in config.stage.iter().enumerate() {
+    for (i, stage) in config.stage.iter_mut().enumerate() {
         let component = component(stage, admission, &mut components);
         let plugin = match &component {
             Ok(component) => load_one(sandbox, stage, tenants, component),
@@ -51,9 +52,10 @@ pub(super) fn load(
         }
         let plugin = plugin.map_err(|why| Arc::from(format!("{}: {why:#}", here())));
         let breaker = Arc::new(breaker(&stage.breaker));
-        for kind in kinds {
+        for &kind in &kinds {
             place(&mut stages, stage, kind, plugin.clone(), &breaker);
         }
+        stage.stages = Some(kinds);
     }
     if !config.default.is_empty() && stages.routers.is_empty() {
         bail!(
