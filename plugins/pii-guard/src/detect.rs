@@ -3,7 +3,7 @@
 //! One detector per kind, hand-written: each looks at one place, in time bounded by the longest thing of its kind,
 //! and says match, no match, or "more text could change that". So the whole is linear, needs no tables built at
 //! start, and a stream waits for at most [`MAX_HELD_BYTES`]. Where several kinds match at one place the longest
-//! wins.
+//! wins, and a number that begins inside of another one and ends behind it is found with it.
 
 mod card;
 mod email;
@@ -55,6 +55,15 @@ impl Kind {
             Self::ApiKey => "api-key",
         }
     }
+
+    /// Whether it is made of digits in groups; the others are words.
+    fn is_number(self) -> bool {
+        matches!(self, Self::Card | Self::Phone | Self::Iban)
+    }
+
+    fn is_word(self) -> bool {
+        !self.is_number()
+    }
 }
 
 /// The rules of an open token with dots inside, of a private key in lines, and of one within a header; a scanner's other rules
@@ -80,15 +89,14 @@ impl Detector {
         Kind::ALL.get(rule).copied().unwrap_or(Kind::ApiKey)
     }
 
-    fn step_of(kind: Kind, at: Place<'_>, number: Option<&Typeset<'_>>) -> Step {
+    fn step_of(kind: Kind, at: Place<'_>) -> Step {
         let rule = kind as usize;
-        match (kind, number) {
-            (Kind::Email, _) => email::step(at, rule),
-            (Kind::ApiKey, _) => key::step(at, rule),
-            (Kind::Card, Some(number)) => number.look(|at| card::step(at, rule)),
-            (Kind::Phone, Some(number)) => number.look(|at| phone::step(at, rule)),
-            (Kind::Iban, Some(number)) => number.look(|at| iban::step(at, rule)),
-            (Kind::Card | Kind::Phone | Kind::Iban, None) => Step::No,
+        match kind {
+            Kind::Email => email::step(at, rule),
+            Kind::ApiKey => key::step(at, rule),
+            Kind::Card => card::step(at, rule),
+            Kind::Phone => phone::step(at, rule),
+            Kind::Iban => iban::step(at, rule),
         }
     }
 }
@@ -108,18 +116,63 @@ impl Scanner for Detector {
 
 impl Detector {
     fn look(&self, at: Place<'_>) -> Step {
-        let (mut best, number) = (Step::No, Typeset::of(at));
-        for kind in &self.kinds {
-            match (Self::step_of(*kind, at, number.as_ref()), best) {
-                (Step::More, _) if !at.is_last => return Step::More,
-                (open @ Step::Open { .. }, _) => return open,
-                (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => {}
-                (found @ Step::Match { .. }, _) => best = found,
-                (passed @ Step::Skip(_), Step::No) => best = passed,
-                _ => {}
-            }
+        let others = longest(self.of(Kind::is_word), at);
+        match (Typeset::of(at), others) {
+            (_, Step::More | Step::Open { .. }) | (None, _) => others,
+            (Some(number), _) => longer(number.look(|at| self.number(at)), others),
         }
-        best
+    }
+
+    fn of(&self, is_wanted: fn(Kind) -> bool) -> impl Iterator<Item = Kind> {
+        self.kinds.iter().copied().filter(move |kind| is_wanted(*kind))
+    }
+
+    /// The longest number at a place. What ends it may be the beginning of another one, of which the rest is to leave no more than
+    /// this: `030 123 4111 1111 1111 1111` has a phone number's form as far as the card's first group.
+    fn number(&self, at: Place<'_>) -> Step {
+        let (mut found, mut from) = (longest(self.of(Kind::is_number), at), 1);
+        while let Step::Match { len, .. } = found {
+            let Some(start) = next_group(&at.rest[..len.min(MAX_WIDE_BYTES)], from) else { break };
+            let inside = Place { rest: &at.rest[start..], before: at.rest[..start].chars().next_back(), ..at };
+            found = match longest(self.of(Kind::is_number), inside) {
+                Step::More => Step::More,
+                Step::Match { len: more, rule } => longer(Step::Match { len: start + more, rule }, found),
+                _ => found,
+            };
+            from = start + 1;
+        }
+        found
+    }
+}
+
+/// Within so much of a number others are looked for, so that with the last of them it is no longer than what a stream may hold back.
+const MAX_WIDE_BYTES: usize = 200;
+
+/// Where the next group of digits begins in a number.
+fn next_group(number: &str, from: usize) -> Option<usize> {
+    let is_start = |two: &[u8]| !two[0].is_ascii_alphanumeric() && two[1].is_ascii_digit();
+    number.as_bytes().get(from - 1..)?.windows(2).position(is_start).map(|at| from + at)
+}
+
+/// The longest of what is found at a place, or [`Step::More`] where more text may change what it is.
+fn longest(kinds: impl Iterator<Item = Kind>, at: Place<'_>) -> Step {
+    let mut best = Step::No;
+    for kind in kinds {
+        match Detector::step_of(kind, at) {
+            Step::More if at.is_last => {}
+            open @ (Step::More | Step::Open { .. }) => return open,
+            found => best = longer(found, best),
+        }
+    }
+    best
+}
+
+fn longer(found: Step, best: Step) -> Step {
+    match (found, best) {
+        (Step::More, _) => found,
+        (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => best,
+        (Step::Match { .. }, _) | (Step::Skip(_), Step::No) => found,
+        _ => best,
     }
 }
 
@@ -305,6 +358,30 @@ pub(crate) mod tests {
         for kind in Kind::ALL {
             assert_eq!(Detector::kind(kind as usize), kind);
         }
+    }
+
+    #[test]
+    fn a_number_hides_the_end_of_none_that_begins_in_it() {
+        for (text, whole) in [
+            ("01 4111 1111 1111 1111", "01 4111 1111 1111 1111"),
+            ("030 123 4111 1111 1111 1111.", "030 123 4111 1111 1111 1111"),
+            ("+49 301234 4111 1111 1111 1111, 1", "+49 301234 4111 1111 1111 1111"),
+            ("0049 30 1234 3782 822463 10005", "0049 30 1234 3782 822463 10005"),
+            (
+                "+49\u{a0}301234\u{a0}4111\u{a0}1111\u{a0}1111\u{a0}1111",
+                "+49\u{a0}301234\u{a0}4111\u{a0}1111\u{a0}1111\u{a0}1111",
+            ),
+            ("4537 4111 1111 1111 1111", "4537 4111 1111 1111 1111"),
+            ("030 1234567 12", "030 1234567"),
+        ] {
+            let hits = find_all(&Detector::new(Kind::ALL.to_vec()), text);
+            assert_eq!(hits.iter().map(|hit| &text[hit.range.clone()]).collect::<Vec<_>>(), [whole]);
+        }
+        let list = "01 4111 1111 1111 1111\n02 5555 5555 5555 4444\n03 3782 822463 10005";
+        let hits = find_all(&Detector::new(Kind::ALL.to_vec()), list);
+        assert!(hits.len() == 3 && hits.iter().all(|hit| Detector::kind(hit.rule) == Kind::Card), "{hits:?}");
+        let phones = find_all(&Detector::new(vec![Kind::Phone]), "01 4111 1111 1111 1111");
+        assert_eq!(phones.len(), 1, "cards are not looked for");
     }
 
     #[test]

@@ -268,6 +268,7 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "xoxb-",
         "abcdefghij1",
         "2026-11-27",
+        " 1111 1111 1111",
         "12345678",
         "0049",
         "(0",
@@ -306,6 +307,15 @@ fn a_number_whose_groups_are_two_separators_apart_is_found_wherever_pieces_end()
         let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[]);
         assert_eq!(outcome.text, "call [phone] now");
     }
+}
+
+#[test]
+fn a_card_that_begins_in_a_phone_number_is_found_wherever_pieces_end() {
+    let text = "1. 01 4111 1111 1111 1111 of 030 123 4111 1111 1111 1111, +49 301234 4111 1111 1111 1111";
+    for at in 0..=text.len() {
+        assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[at]);
+    }
+    assert_eq!(redacted("", Channel::Text, text), "1. [card] of [card], [card]");
 }
 
 proptest! {
