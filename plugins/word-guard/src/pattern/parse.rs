@@ -63,18 +63,6 @@ impl Tree {
             Self::Repeat { tree, min, .. } => of(tree).saturating_mul(*min),
         }
     }
-
-    /// The class that each match begins with a repetition of, which has no end.
-    pub(super) fn leading_run(&self) -> Option<&Class> {
-        match self {
-            Self::Sequence(trees) => trees.first()?.leading_run(),
-            Self::Repeat { tree, max: None, .. } => match &**tree {
-                Self::One(class) => Some(class),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
 }
 
 struct Parser<'a> {

@@ -43,6 +43,10 @@ impl Ways {
         self.list.is_empty()
     }
 
+    pub(super) fn list(&self) -> &[usize] {
+        &self.list
+    }
+
     fn add(&mut self, at: usize) {
         if !self.is_in[at] {
             self.is_in[at] = true;
@@ -84,9 +88,37 @@ impl Program {
         }
     }
 
-    /// Whether a character is of a class, in either case where that does not count.
-    pub(super) fn takes(&self, class: &Class, c: char) -> bool {
-        class.has(c, self.ignore_case)
+    pub(super) fn len(&self) -> usize {
+        self.instructions.len()
+    }
+
+    /// Fills in, for each instruction at the place `here` between two characters, where the nearest match ends. `behind`: the same
+    /// behind the character `after`. A repetition leads back, so it is gone over until nothing changes.
+    pub(super) fn ends(&self, here: u16, before: Option<char>, after: Option<char>, behind: &[u16], ends: &mut [u16]) {
+        #[cfg(test)]
+        super::tests::STEPS.set(super::tests::STEPS.get() + 1);
+        for (at, end) in ends.iter_mut().enumerate() {
+            *end = match (&self.instructions[at], after) {
+                (Instruction::Match, _) => here,
+                (Instruction::Take(class), Some(c)) if class.has(c, self.ignore_case) => behind[at + 1],
+                _ => u16::MAX,
+            };
+        }
+        let is_border = is_border(before, after);
+        let mut has_changed = true;
+        while has_changed {
+            has_changed = false;
+            for at in (0..ends.len()).rev() {
+                let end = match self.instructions[at] {
+                    Instruction::Jump(to) => ends[to],
+                    Instruction::Border if is_border => ends[at + 1],
+                    Instruction::Split(one, other) => ends[one].min(ends[other]),
+                    _ => continue,
+                };
+                has_changed |= end != ends[at];
+                ends[at] = end;
+            }
+        }
     }
 
     pub(super) fn ways(&self) -> Ways {
