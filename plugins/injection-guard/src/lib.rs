@@ -24,7 +24,7 @@ use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::host::metrics::count;
 use tidegate_plugin_sdk::{
     Changes, Context, Descriptor, Error, Finding, Findings, Message, Part, Plugin, Prompt, PromptGuard, Refusal, Role,
-    Setting, Severity, Span, Verdict,
+    Setting, Severity, Span, Verdict, some_of,
 };
 use words::Words;
 
@@ -96,7 +96,7 @@ impl Plugin for InjectionGuard {
             Setting::new(name, r#"{"type":"number","minimum":0.05,"maximum":1}"#, default, summary)
         };
         Descriptor::new("injection-guard", env!("CARGO_PKG_VERSION"), "Finds signs of prompt injection")
-            .setting(Setting::choices("signals", &signals, &signals, "What to look for"))
+            .setting(Setting::some_choices("signals", &signals, &signals, "What to look for"))
             .setting(Setting::choice("user_action", &["block", "flag"], "block", "What to do about a user's text"))
             .setting(Setting::choice(
                 "outside_action",
@@ -107,7 +107,7 @@ impl Plugin for InjectionGuard {
             .setting(threshold("user_threshold", "0.7", "Score of a user's text that is too much"))
             .setting(threshold("retrieved_threshold", "0.5", "Score of a passage or memory that is too much"))
             .setting(threshold("tool_threshold", "0.5", "Score of a tool result that is too much"))
-            .setting(Setting::choices("roles", &roles, &["user", "tool"], "Whose messages are looked at"))
+            .setting(Setting::some_choices("roles", &roles, &["user", "tool"], "Whose messages are looked at"))
             .setting(Setting::text("message", MESSAGE, "What the client reads when a request is blocked"))
             .metric("user_texts", "messages of users above their threshold")
             .metric("outside_texts", "passages, memories and tool results above their threshold")
@@ -124,9 +124,8 @@ impl Plugin for InjectionGuard {
         if let Some((name, value)) = thresholds.into_iter().find(|(_, value)| !(0.05..=1.0).contains(value)) {
             return Err(Error::InvalidConfig(format!("`{name}` is {value}; it is 0.05 to 1")));
         }
-        if config.signals.is_empty() {
-            return Err(Error::InvalidConfig("`signals` is empty: there is nothing to look for".into()));
-        }
+        some_of("signals", &config.signals)?;
+        some_of("roles", &config.roles)?;
         Ok(Self { words: Words::new(), config })
     }
 }

@@ -20,7 +20,8 @@ fn a_config_that_cannot_work_is_refused_by_name() {
         let Err(Error::InvalidConfig(problem)) = configure::<InjectionGuard>(json) else { panic!("{json}") };
         assert!(problem.contains(expected), "{problem}");
     };
-    check(r#"{"signals":[]}"#, "nothing to look for");
+    check(r#"{"signals":[]}"#, "`signals` is empty");
+    check(r#"{"roles":[]}"#, "`roles` is empty");
     check(r#"{"tool_threshold":0}"#, "`tool_threshold` is 0");
     check(r#"{"user_action":"drop"}"#, "unknown variant `drop`");
 }

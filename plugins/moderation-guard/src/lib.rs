@@ -14,7 +14,7 @@ use tidegate_plugin_sdk::host::models;
 use tidegate_plugin_sdk::json::{list, quote};
 use tidegate_plugin_sdk::{
     Capability, Context, Descriptor, Error, Finding, Findings, Message, Output, OutputGuard, Part, Plugin, Prompt,
-    PromptGuard, Refusal, Role, Setting, Severity, Verdict,
+    PromptGuard, Refusal, Role, Setting, Severity, Verdict, some_of,
 };
 
 const MESSAGE: &str = "This server does not allow that.";
@@ -76,7 +76,12 @@ impl Plugin for ModerationGuard {
             .setting(Setting::choice("action", &["block", "flag", "ignore"], "block", "What is then done"))
             .setting(Setting::new("categories", &categories, "{}", "Threshold and action of single categories"))
             .setting(Setting::new("labels", &labels, "{}", "Categories of a classifier that has names of its own"))
-            .setting(Setting::choices("roles", &roles, &["user", "tool"], "Whose messages of a prompt are looked at"))
+            .setting(Setting::some_choices(
+                "roles",
+                &roles,
+                &["user", "tool"],
+                "Whose messages of a prompt are looked at",
+            ))
             .setting(Setting::switch("history", true, "Look at messages before the last answer too"))
             .setting(Setting::integer("piece_bytes", 4_000, 256, 100_000, "Longer texts are asked about in pieces"))
             .setting(Setting::text("message", MESSAGE, "What the client reads when something is refused"))
@@ -87,6 +92,7 @@ impl Plugin for ModerationGuard {
     }
 
     fn configure(config: Config) -> Result<Self, Error> {
+        some_of("roles", &config.roles)?;
         let rules = Rules::new(config.threshold, config.action, &config.categories, &config.labels)?;
         Ok(Self { config, rules })
     }

@@ -17,6 +17,7 @@ fn a_config_that_cannot_work_is_refused() {
     for json in [
         r#"{"threshold":0}"#,
         r#"{"threshold":1.5}"#,
+        r#"{"roles":[]}"#,
         r#"{"categories":{"violense":{}}}"#,
         r#"{"categories":{"violence":{"threshold":-1}}}"#,
         r#"{"categories":{"violence":{"treshold":0.5}}}"#,

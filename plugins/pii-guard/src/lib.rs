@@ -11,7 +11,7 @@ use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use tidegate_plugin_sdk::screen::{OnMatch, Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
 use tidegate_plugin_sdk::{
     Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
-    StreamGuard, Verdict, Window,
+    StreamGuard, Verdict, Window, some_of,
 };
 
 /// The settings.
@@ -45,7 +45,7 @@ impl Plugin for PiiGuard {
     fn describe() -> Descriptor {
         let kinds = Kind::ALL.map(Kind::as_str);
         Descriptor::new("pii-guard", env!("CARGO_PKG_VERSION"), "Redacts personal data and secrets")
-            .setting(Setting::choices("kinds", &kinds, &kinds, "What to look for"))
+            .setting(Setting::some_choices("kinds", &kinds, &kinds, "What to look for"))
             .setting(Setting::text("replacement", "[{kind}]", "What stands in its place"))
             .setting(Setting::text("message", MESSAGE, "What the client reads when a request is blocked"))
             .settings(ScreenConfig::settings())
@@ -59,15 +59,14 @@ impl Plugin for PiiGuard {
 
     fn configure(config: Config) -> Result<Self, Error> {
         let Config { kinds, replacement, message, action, roles, tool_arguments } = config;
-        if kinds.is_empty() {
-            return Err(Error::InvalidConfig("`kinds` is empty: name one, or leave the key out for all".into()));
-        }
+        some_of("kinds", &kinds)?;
         if !is_json_safe(&replacement) {
             let problem = format!("`replacement` is {replacement:?}; quotes, backslashes and controls break JSON text");
             return Err(Error::InvalidConfig(problem));
         }
-        let rules = Pii { detector: Detector::new(kinds), replacement, message };
-        Ok(Self(Screen::new(rules, ScreenConfig { action, roles, tool_arguments }, "pii_found")))
+        let config = ScreenConfig { action, roles, tool_arguments };
+        config.check()?;
+        Ok(Self(Screen::new(Pii { detector: Detector::new(kinds), replacement, message }, config, "pii_found")))
     }
 }
 

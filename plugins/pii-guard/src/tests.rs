@@ -15,7 +15,13 @@ fn the_readme_names_every_setting() {
 
 #[test]
 fn a_config_that_cannot_work_is_refused() {
-    for json in [r#"{"kinds":[]}"#, r#"{"kinds":["mail"]}"#, r#"{"replacement":"\"x\""}"#, r#"{"action":"drop"}"#] {
+    for json in [
+        r#"{"kinds":[]}"#,
+        r#"{"roles":[]}"#,
+        r#"{"kinds":["mail"]}"#,
+        r#"{"replacement":"\"x\""}"#,
+        r#"{"action":"drop"}"#,
+    ] {
         assert!(matches!(configure::<PiiGuard>(json), Err(Error::InvalidConfig(_))), "{json}");
     }
 }

@@ -5,6 +5,7 @@
 //! is written as text: a tree of values would be a third of a small plugin's component.
 
 use crate::json::{list, quote};
+use crate::plugin::Error;
 use crate::prefilter::Prefilter;
 
 /// A plugin's descriptor.
@@ -214,6 +215,18 @@ impl Descriptor {
     }
 }
 
+/// Refuses a list with which a plugin would do nothing.
+///
+/// # Errors
+/// [`Error::InvalidConfig`] where the list is empty.
+pub fn some_of<T>(name: &str, chosen: &[T]) -> Result<(), Error> {
+    if chosen.is_empty() {
+        let problem = format!("`{name}` is empty: name one, or leave the key out for the default");
+        return Err(Error::InvalidConfig(problem));
+    }
+    Ok(())
+}
+
 /// One key of a plugin's config. Shapes and defaults are JSON texts.
 #[derive(Clone, Debug)]
 pub struct Setting {
@@ -264,8 +277,17 @@ impl Setting {
 
     /// Several of several words.
     pub fn choices(name: &str, words: &[&str], default: &[&str], summary: &str) -> Self {
+        Self::several(name, words, "", default, summary)
+    }
+
+    /// One or more of several words. See [`some_of`] for the check that goes with it.
+    pub fn some_choices(name: &str, words: &[&str], default: &[&str], summary: &str) -> Self {
+        Self::several(name, words, ",\"minItems\":1", default, summary)
+    }
+
+    fn several(name: &str, words: &[&str], bound: &str, default: &[&str], summary: &str) -> Self {
         let items = format!("{{\"type\":\"string\",\"enum\":{}}}", quoted(words));
-        let shape = format!("{{\"type\":\"array\",\"uniqueItems\":true,\"items\":{items}}}");
+        let shape = format!("{{\"type\":\"array\",\"uniqueItems\":true{bound},\"items\":{items}}}");
         Self::of(name, shape, Some(quoted(default)), summary)
     }
 
@@ -319,6 +341,7 @@ mod tests {
             .setting(Setting::choice("mode", &["a", "b"], "a", "Which way"))
             .setting(Setting::integer("depth", 3, 1, 9, "How deep"))
             .setting(Setting::choices("kinds", &["x", "y"], &["y"], "Which"))
+            .setting(Setting::some_choices("roles", &["x"], &["x"], "Whose"))
             .setting(Setting::required("mount", r#"{"type":"string"}"#, "Where"))
             .needs(Capability::Kv, "keeps its index")
             .metric("hits", "Things found")
@@ -346,6 +369,8 @@ mod tests {
                     "depth": {"description": "How deep", "default": 3, "type": "integer", "minimum": 1, "maximum": 9},
                     "kinds": {"description": "Which", "default": ["y"], "type": "array", "uniqueItems": true,
                         "items": {"type": "string", "enum": ["x", "y"]}},
+                    "roles": {"description": "Whose", "default": ["x"], "type": "array", "uniqueItems": true,
+                        "minItems": 1, "items": {"type": "string", "enum": ["x"]}},
                     "mount": {"description": "Where", "type": "string"},
                 },
                 "required": ["mount"],

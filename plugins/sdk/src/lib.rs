@@ -63,7 +63,7 @@ pub mod types;
 pub mod wasm;
 
 pub use changes::Changes;
-pub use descriptor::{Capability, Descriptor, Setting};
+pub use descriptor::{Capability, Descriptor, Setting, some_of};
 pub use findings::Findings;
 pub use plugin::{Error, Plugin};
 pub use prefilter::Prefilter;

@@ -8,7 +8,8 @@ mod json;
 mod prompt;
 mod window;
 
-use crate::descriptor::Setting;
+use crate::descriptor::{Setting, some_of};
+use crate::plugin::Error;
 use crate::scan::Scanner;
 use crate::types::{Finding, Refusal, Role};
 use serde::{Deserialize, Serialize};
@@ -53,12 +54,20 @@ impl ScreenConfig {
     /// What such a guard's descriptor says of look-behind: of what has left a scan looks at the last character alone.
     pub const LOOK_BEHIND_BYTES: u32 = 0;
 
+    /// Checks what no schema was held to.
+    ///
+    /// # Errors
+    /// Where `roles` names none: a prompt guard that looks at nothing.
+    pub fn check(&self) -> Result<(), Error> {
+        some_of("roles", &self.roles)
+    }
+
     /// The settings' part of a descriptor.
     pub fn settings() -> [Setting; 3] {
         let roles = ["system", "developer", "user", "assistant", "tool"];
         [
             Setting::choice("action", &["redact", "block", "flag"], "redact", "What to do about a match"),
-            Setting::choices("roles", &roles, &roles[2..], "Whose messages are looked at in prompts"),
+            Setting::some_choices("roles", &roles, &roles[2..], "Whose messages are looked at in prompts"),
             Setting::switch("tool_arguments", true, "Look at arguments of tool calls too"),
         ]
     }

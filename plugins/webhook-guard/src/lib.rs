@@ -12,7 +12,8 @@ use tidegate_plugin_sdk::host::clock;
 use tidegate_plugin_sdk::host::http::{self, Request};
 use tidegate_plugin_sdk::host::metrics::{count, observe};
 use tidegate_plugin_sdk::{
-    Capability, Context, Descriptor, Error, Message, Output, OutputGuard, Plugin, Prompt, PromptGuard, Setting, Verdict,
+    Capability, Context, Descriptor, Error, Message, Output, OutputGuard, Plugin, Prompt, PromptGuard, Setting,
+    Verdict, some_of,
 };
 
 const MESSAGE: &str = "This server does not allow that.";
@@ -45,7 +46,7 @@ impl Plugin for WebhookGuard {
             .setting(Setting::text("secret_header", "authorization", "The header that it goes into"))
             .setting(Setting::text("secret_prefix", "Bearer ", "What stands before it"))
             .setting(Setting::integer("timeout_ms", 1_000, 10, 30_000, "How long the service may take"))
-            .setting(Setting::choices("roles", &roles, &["user", "tool"], "Whose messages of a prompt it sees"))
+            .setting(Setting::some_choices("roles", &roles, &["user", "tool"], "Whose messages of a prompt it sees"))
             .setting(Setting::text("message", MESSAGE, "What the client reads where the service gives no message"))
             .needs(Capability::Http, "asks the service")
             .needs(Capability::Secrets, "shows the service who asks")
@@ -60,6 +61,7 @@ impl Plugin for WebhookGuard {
                 format!("`url` is `{}`; it is https:// or http:// with a host, without a user and `#`", config.url);
             return Err(Error::InvalidConfig(problem));
         }
+        some_of("roles", &config.roles)?;
         Ok(Self(config))
     }
 }

@@ -16,7 +16,8 @@ fn the_readme_names_every_setting() {
 
 #[test]
 fn a_config_that_cannot_work_is_refused() {
-    for json in ["{}", r#"{"url":"ftp://x"}"#, r#"{"url":"https://x","roles":3}"#] {
+    for json in ["{}", r#"{"url":"ftp://x"}"#, r#"{"url":"https://x","roles":3}"#, r#"{"url":"https://x","roles":[]}"#]
+    {
         assert!(matches!(configure::<WebhookGuard>(json), Err(Error::InvalidConfig(_))), "{json}");
     }
 }

@@ -80,7 +80,9 @@ impl Plugin for WordGuard {
     fn configure(config: Config) -> Result<Self, Error> {
         let list = List::new(&config).map_err(Error::InvalidConfig)?;
         let Config { action, roles, tool_arguments, .. } = config;
-        Ok(Self(Screen::new(list, ScreenConfig { action, roles, tool_arguments }, "words_found")))
+        let config = ScreenConfig { action, roles, tool_arguments };
+        config.check()?;
+        Ok(Self(Screen::new(list, config, "words_found")))
     }
 }
 

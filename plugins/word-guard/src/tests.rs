@@ -27,6 +27,7 @@ fn a_config_that_cannot_work_is_refused_by_name() {
     check(r#"{"patterns":["a$"]}"#, "pattern `a$`: anchors");
     check(r#"{"words":["a"],"max_match_bytes":481}"#, "1 to 480");
     check(r#"{"words":["a"],"replacement":"\\"}"#, "break JSON");
+    check(r#"{"words":["a"],"roles":[]}"#, "`roles` is empty");
     check(r#"{"word":["a"]}"#, "unknown key `word`");
 }
 
