@@ -18,6 +18,9 @@ use tidegate_plugin_sdk::{
 
 const MESSAGE: &str = "This server does not allow that.";
 
+/// What the host lets stand before a secret: with more, each question would fail.
+const MAX_PREFIX_BYTES: usize = 64;
+
 /// The settings.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
@@ -39,12 +42,13 @@ impl Plugin for WebhookGuard {
 
     fn describe() -> Descriptor {
         let roles = ["system", "developer", "user", "assistant", "tool"];
+        let prefix = format!("{{\"type\":\"string\",\"maxLength\":{MAX_PREFIX_BYTES}}}");
         let summary = "Asks an HTTP service what to do about prompts and answers";
         Descriptor::new("webhook-guard", env!("CARGO_PKG_VERSION"), summary)
             .setting(Setting::required("url", r#"{"type":"string"}"#, "Where the service is"))
             .setting(Setting::optional_text("secret", "Name of the secret that the service wants to see"))
             .setting(Setting::text("secret_header", "authorization", "The header that it goes into"))
-            .setting(Setting::text("secret_prefix", "Bearer ", "What stands before it"))
+            .setting(Setting::new("secret_prefix", &prefix, "\"Bearer \"", "What stands before it"))
             .setting(Setting::integer("timeout_ms", 1_000, 10, 30_000, "How long the service may take"))
             .setting(Setting::some_choices("roles", &roles, &["user", "tool"], "Whose messages of a prompt it sees"))
             .setting(Setting::text("message", MESSAGE, "What the client reads where the service gives no message"))
@@ -59,6 +63,11 @@ impl Plugin for WebhookGuard {
         if !is_url(&config.url) {
             let problem =
                 format!("`url` is `{}`; it is https:// or http:// with a host, without a user and `#`", config.url);
+            return Err(Error::InvalidConfig(problem));
+        }
+        let len = config.secret_prefix.len();
+        if len > MAX_PREFIX_BYTES {
+            let problem = format!("`secret_prefix` has {len} bytes; the host sends at most {MAX_PREFIX_BYTES}");
             return Err(Error::InvalidConfig(problem));
         }
         some_of("roles", &config.roles)?;

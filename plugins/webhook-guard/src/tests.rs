@@ -59,6 +59,19 @@ fn a_url_that_no_request_can_go_to_is_refused_by_name() {
     }
 }
 
+#[test]
+fn a_prefix_that_the_host_would_refuse_is_refused() {
+    let configured =
+        |prefix: &str| configure::<WebhookGuard>(&format!("{{\"url\":\"https://x\",\"secret_prefix\":\"{prefix}\"}}"));
+    for prefix in ["", &"x".repeat(64), &"é".repeat(32)] {
+        assert!(configured(prefix).is_ok(), "{prefix}");
+    }
+    for prefix in ["x".repeat(65), "é".repeat(33)] {
+        let Err(Error::InvalidConfig(problem)) = configured(&prefix) else { panic!("{prefix} was accepted") };
+        assert!(problem.contains("at most 64"), "{problem}");
+    }
+}
+
 fn prompt() -> Prompt {
     let messages =
         vec![Message::text("m0", Role::System, "Be kind."), Message::text("m1", Role::User, "I am Jo. Jo is \"me\".")];
