@@ -29,6 +29,7 @@ pub struct Config {
     max_temperature: f32,
     tools: bool,
     max_question_bytes: usize,
+    max_near_bytes: usize,
     max_answer_bytes: usize,
     generation: String,
 }
@@ -60,6 +61,13 @@ impl Plugin for SemanticCache {
             .setting(Setting::new("max_temperature", temperature, "1.0", "Requests above it are left alone"))
             .setting(Setting::switch("tools", false, "Answer requests that bring tools"))
             .setting(Setting::integer("max_question_bytes", 8_000, 1, 1_000_000, "Longer questions are left alone"))
+            .setting(Setting::integer(
+                "max_near_bytes",
+                500,
+                1,
+                1_000_000,
+                "Longer questions are answered as the same only",
+            ))
             .setting(Setting::integer("max_answer_bytes", 65_536, 1, 1_000_000, "Longer answers are not kept"))
             .setting(Setting::text("generation", "", "Another text here forgets all answers"))
             .needs(Capability::Kv, "keeps answers")
@@ -128,9 +136,10 @@ impl SemanticCache {
         }
     }
 
-    /// The question's vector, where there is to be one and the model makes one that is fit to be compared.
+    /// The question's vector, where there is to be one and the model makes one that is fit to be compared. Of a long question none:
+    /// two with the same document in front mean the same to a model that reads no further than that.
     fn vector(&self, question: &str) -> Option<Vec<f32>> {
-        if !self.0.semantic {
+        if !self.0.semantic || question.len() > self.0.max_near_bytes {
             return None;
         }
         let vectors = models::embed(&self.0.model, &[question.to_owned()]);

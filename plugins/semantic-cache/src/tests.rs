@@ -100,6 +100,20 @@ fn the_same_request_and_one_that_means_the_same_get_the_same_answer() {
     assert_eq!(counted, [2, 1, 2, 1, 0]);
 }
 
+/// A model that reads the first words alone.
+#[test]
+fn long_questions_of_one_document_do_not_mean_the_same() {
+    fake::on_embed(|texts| Ok(texts.iter().map(|text| vec![1.0, text[..40].len() as f32]).collect()));
+    let about = |end: &str| prompt(&format!("{}{end}", "We open at nine. ".repeat(30)));
+    let cache: SemanticCache = plugin("");
+    learn(&cache, &about("When do you open?"), "At nine.");
+    assert!(asked(&cache, &by("q"), &about("Who wrote this?")).is_err());
+    assert_eq!(asked(&cache, &by("q"), &about("When do you open?")).as_deref(), Ok("At nine."), "the very same");
+    let cache: SemanticCache = plugin(r#"{"max_near_bytes":1000,"generation":"2"}"#);
+    learn(&cache, &about("When do you open?"), "At nine.");
+    assert!(asked(&cache, &by("q"), &about("Who wrote this?")).is_ok(), "so the bound is what tells them apart");
+}
+
 #[test]
 fn what_can_change_an_answer_keeps_requests_apart() {
     embeds();
