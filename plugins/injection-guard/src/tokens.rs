@@ -9,6 +9,9 @@ use crate::words::{AI, Class, EMAIL, LEAD, MUST, SNAKE, TO, Words, YOU};
 /// Longer words are no words of a sign.
 pub const MAX_WORD: usize = 20;
 
+/// Fewer letters set apart are letters.
+const MIN_APART: usize = 3;
+
 /// How far the next sentence is, in words.
 const SENTENCE: u8 = 3;
 
@@ -22,6 +25,7 @@ pub struct Token {
     pub step: u8,
     /// It may begin a command: first, behind punctuation, or behind a word like `please`.
     pub opens: bool,
+    /// Between quotes, of which the second is there: one that never closes quotes nothing.
     pub quoted: bool,
     /// How it was written, where not plainly.
     pub read_as: Option<&'static str>,
@@ -48,6 +52,7 @@ pub fn tokens(words: &Words, text: &str) -> Vec<Token> {
         before = c;
     }
     reader.finish_word();
+    reader.end_quote(false);
     join_letters(words, reader.list)
 }
 
@@ -87,11 +92,13 @@ struct Between {
     opens: bool,
     joint: Class,
     quote: Option<char>,
+    /// Words before the quote.
+    unquoted: usize,
 }
 
 impl Between {
     fn start() -> Self {
-        Self { step: 1, opens: true, joint: 0, quote: None }
+        Self { step: 1, opens: true, joint: 0, quote: None, unquoted: 0 }
     }
 }
 
@@ -128,11 +135,11 @@ impl Reader<'_> {
             '\n' => {
                 between.step = between.step.saturating_add(1).min(2 * SENTENCE);
                 between.opens = true;
-                between.quote = None;
+                self.end_quote(false);
             }
             _ => between.opens = true,
         }
-        between.see_quote(c, before, next);
+        self.see_quote(c, before, next);
     }
 
     fn finish_word(&mut self) {
@@ -153,11 +160,16 @@ impl Reader<'_> {
             read_as,
             letter: (word.len == 1).then(|| word.letters[0]),
         });
-        *between = Between { quote: between.quote, opens: false, ..Between::start() };
+        *between = Between { quote: between.quote, unquoted: between.unquoted, opens: false, ..Between::start() };
     }
-}
 
-impl Between {
+    /// The words since a quote began are what was quoted, where it ends with one.
+    fn end_quote(&mut self, is_closed: bool) {
+        if self.between.quote.take().is_some() && !is_closed {
+            self.list[self.between.unquoted..].iter_mut().for_each(|token| token.quoted = false);
+        }
+    }
+
     fn see_quote(&mut self, c: char, before: char, next: char) {
         let closes = match c {
             '"' | '`' => c,
@@ -167,12 +179,12 @@ impl Between {
             '”' | '»' | '’' => c,
             _ => return,
         };
-        match self.quote {
+        match self.between.quote {
             Some(open) if open == c || (open == '”' && c == '“') || (open == '\'' && c == '’') => {
-                self.quote = None;
+                self.end_quote(true);
             }
             None if !before.is_alphanumeric() && !next.is_whitespace() || matches!(c, '"' | '`') => {
-                self.quote = Some(closes);
+                (self.between.quote, self.between.unquoted) = (Some(closes), self.list.len());
             }
             _ => {}
         }
@@ -228,7 +240,7 @@ fn letter_of_digit(c: u8, one: u8) -> u8 {
     }
 }
 
-/// `i g n o r e` is one word, where that is a word of a sign.
+/// `i g n o r e` is one word, where that is a word of a sign, and so is the longest such end of a run: `a i g n o r e`.
 fn join_letters(words: &Words, list: Vec<Token>) -> Vec<Token> {
     let mut joined: Vec<Token> = Vec::with_capacity(list.len());
     let mut rest = list.as_slice();
@@ -236,17 +248,25 @@ fn join_letters(words: &Words, list: Vec<Token>) -> Vec<Token> {
         let follows = |pair: &[Token]| pair[1].letter.is_some() && pair[1].start == pair[0].end + 1;
         let run = if first.letter.is_some() { 1 + rest.windows(2).take_while(|pair| follows(pair)).count() } else { 1 };
         let (run, behind) = rest.split_at(run);
-        let letters: Vec<u8> = run.iter().filter_map(|token| token.letter).collect();
-        let class = if run.len() > 2 { std::str::from_utf8(&letters).map_or(0, |word| words.class(word)) } else { 0 };
-        if class == 0 {
-            joined.extend_from_slice(run);
-        } else {
-            let end = run.last().map_or(first.end, |last| last.end);
-            joined.push(Token { class, end, read_as: Some("letters apart"), letter: None, ..*first });
+        match ending(words, run) {
+            Some((start, class)) => {
+                joined.extend_from_slice(&run[..start]);
+                let end = run.last().map_or(first.end, |last| last.end);
+                joined.push(Token { class, end, read_as: Some("letters apart"), letter: None, ..run[start] });
+            }
+            None => joined.extend_from_slice(run),
         }
         rest = behind;
     }
     joined
+}
+
+/// Where the longest word of a sign begins that ends a run of letters, with its classes.
+fn ending(words: &Words, run: &[Token]) -> Option<(usize, Class)> {
+    let letters: Vec<u8> = run.iter().filter_map(|token| token.letter).collect();
+    let word = |start: usize| std::str::from_utf8(&letters[start..]).map_or(0, |word| words.class(word));
+    let starts = letters.len().saturating_sub(MAX_WORD)..(letters.len() + 1).saturating_sub(MIN_APART);
+    starts.map(|start| (start, word(start))).find(|(_, class)| *class != 0)
 }
 
 #[cfg(test)]
@@ -272,6 +292,12 @@ mod tests {
         check("ig\u{200B}nore", IGNORE, Some("invisible characters"));
         check("1gn0re", IGNORE, Some("digits for letters"));
         check("i g n o r e", IGNORE, Some("letters apart"));
+        for (text, at) in [("a i g n o r e", 1), ("x y z i g n o r e", 3)] {
+            let (all, token) = (of(text), of(text)[at]);
+            assert!(all.len() == at + 1 && token.class & IGNORE != 0, "{text}: {all:?}");
+            assert_eq!(text[token.start..token.end].replace(' ', ""), "ignore");
+        }
+        assert_eq!(of("a b c").len(), 3);
         check("don't", NOT, None);
         assert_eq!(of("ignоré").len(), 1);
     }
@@ -290,6 +316,8 @@ mod tests {
         let quoted = |text: &str| of(text).iter().map(|token| token.quoted).collect::<Vec<_>>();
         assert_eq!(quoted("say \"rules\" now"), [false, true, false]);
         assert_eq!(quoted("it's 'my rules' now"), [false, true, true, false]);
+        assert_eq!(quoted("an \"open one\nand 'another"), [false; 5]);
+        assert_eq!(quoted("say \"so\" \"open"), [false, true, false]);
         assert_eq!(quoted("„so“ und “so” and «so» no"), [true, false, true, false, true, false]);
     }
 
