@@ -7,7 +7,7 @@ use crate::cli::ChatArgs;
 use crate::remote::{self, SERVER};
 use crate::stdout::stdout;
 use crate::terminal;
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, ensure};
 use shown::{Shown, Style};
 use std::io::{BufRead, IsTerminal, Write};
 use tidegate_types::{Chat, DeltaKind, Message, Reject, RejectKind, RequestId, Role, default_model};
@@ -23,7 +23,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
         None => choose_model(&server, key.as_deref(), &args.api_key_env).await?,
     };
     let upstream = connect(&server, key.as_deref(), &model)?;
-    let mut messages: Vec<Message> = Vec::new();
+    let (mut messages, mut num_failed) = (Vec::<Message>::new(), 0);
     messages.extend(args.system.map(|text| Message::text("m0", Role::System, text)));
     let mut out = stdout();
     let style = style(std::io::stdout().is_terminal());
@@ -34,14 +34,15 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
             // Not kept either: some servers refuse a conversation in which nothing is answered.
             Ok(text) if text.is_empty() => drop(messages.pop()),
             Ok(text) => messages.push(Message::text(format!("m{}", messages.len()), Role::Assistant, text)),
-            // Nobody is there to ask again.
-            Err(reject) if !std::io::stdin().is_terminal() => bail!(explain(&reject, &server, &args.api_key_env)),
             Err(reject) => {
                 messages.pop();
+                num_failed += 1;
                 writeln!(out, "! {}", explain(&reject, &server, &args.api_key_env))?;
             }
         }
     }
+    // Whoever reads along has seen it; a script sees the status.
+    ensure!(num_failed == 0 || std::io::stdin().is_terminal(), "{num_failed} questions were not answered");
     Ok(())
 }
 
