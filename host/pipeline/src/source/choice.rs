@@ -143,6 +143,8 @@ impl ChoiceText {
 
     fn say(&mut self, text: &str, end: usize, out: &mut Vec<DeltaKind>) -> bool {
         let begin = end - text.len() - self.stops.held_bytes();
+        // What was read without an event, such as a mark or the white space beside it, is none of the text.
+        self.logprobs.take(begin);
         let step = self.stops.push(text);
         self.said = begin + step.text.len();
         let stopped = step.matched.is_some();

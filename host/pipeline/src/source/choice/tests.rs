@@ -258,3 +258,54 @@ fn a_space_alone_that_is_dropped_is_still_a_token() {
     let names: Vec<&str> = events.iter().flat_map(|(_, of)| of).map(|of| of.chosen.token.as_str()).collect();
     assert_eq!((names.concat().as_str(), redacted(events.clone()).0.as_str()), ("  the", " the"));
 }
+
+/// What a model says that reasons and calls tools, and draws the tokens of these pieces.
+fn reasoned(pieces: &[&str], stop: &[&str]) -> Vec<(String, Vec<TextLogprob>)> {
+    static MODEL: OnceLock<Arc<TextModel>> = OnceLock::new();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway/assets/starter");
+    let tags = ReasoningTags { open: "<think>".into(), close: "</think>".into() };
+    let dialect = Dialect { tools: ToolFormat::Hermes, reasoning: Some(tags) };
+    let open = || Arc::new(TextModel::open(&dir).expect("the starter model opens").with_dialect(dialect));
+    let model = MODEL.get_or_init(open);
+    let encode = |piece: &&str| model.encode(piece, AddSpecial::No).expect("text encodes");
+    let ids: Vec<u32> = pieces.iter().flat_map(encode).collect();
+    drawn_by(Arc::clone(model), &ids, stop, Reading::Chat { tools: true })
+}
+
+/// The text of an answer, and that of the tokens that came with it.
+fn text_and_tokens(events: &[(String, Vec<TextLogprob>)]) -> (String, String) {
+    let tokens: Vec<TextLogprob> = events.iter().flat_map(|(_, tokens)| tokens).cloned().collect();
+    (events.iter().map(|(text, _)| text.as_str()).collect(), joined(&tokens))
+}
+
+#[test]
+fn tokens_of_reasoning_and_marks_do_not_come_with_the_text() {
+    let call = "{\"name\":\"f\",\"arguments\":{}}";
+    for (pieces, text) in [
+        (&["<think>", "\n\n", "</think>", "\n\n", "Hello"][..], "Hello"),
+        (&["<think>", "\n", "Two and two", ".", "\n", "</think>", "\n\n", "Four."], "Four."),
+        (&["<tool_call>", call, "\n", "</tool_call>", "\n", "Done."], "\nDone."),
+        (&["<think>", "</think>", "One.", "\n", "<tool_call>", call, "</tool_call>"], "One."),
+        (&["One.", "<tool_call>", call, "</tool_call>", "Two."], "One.Two."),
+    ] {
+        for stop in [&[][..], &["never"]] {
+            assert_eq!(text_and_tokens(&reasoned(pieces, stop)), (text.into(), text.into()), "{pieces:?}, {stop:?}");
+        }
+    }
+}
+
+proptest! {
+    /// Without a stop string, each token that comes has text of its own in the answer, and all of the text has tokens.
+    #[test]
+    fn what_comes_with_the_text_is_its_tokens(
+        pieces in prop::collection::vec(
+            prop::sample::select(vec!["<think>", "</think>", "\n\n", " ", "One.", " two", "<tool_call>", "</tool_call>", "{}"]),
+            0..10,
+        ),
+    ) {
+        let events = reasoned(&pieces, &[]);
+        let (text, tokens) = text_and_tokens(&events);
+        prop_assert!(tokens.len() >= text.len() && tokens.contains(&text), "{text:?} of {tokens:?}");
+        prop_assert!(events.iter().flat_map(|(_, tokens)| tokens).all(|token| token.end.is_some()), "{events:?}");
+    }
+}
