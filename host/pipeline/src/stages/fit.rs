@@ -49,9 +49,9 @@ pub(crate) fn fit(
             })?;
             bounds.check_prompt(prompt.len() as u64, "")?;
             engine.handle.check_prompt(prompt.len(), chat.max_tokens != Some(0))?;
-            let grammar = hold::grammar((model, engine), chat, &offered, &prompt, tenant)?;
+            let grammar = hold::grammar((model, engine), chat, &offered, &prompt, (tenant, waiting))?;
             if grammar.is_some() && forces_ours(&chat.tool_choice, tools, &offered) {
-                check_behind((model, engine), chat, tools, &prompt, tenant)?;
+                check_behind((model, engine), chat, tools, &prompt, (tenant, waiting))?;
             }
             let mut turn = engine_turn(model, engine, chat, prompt, seeds, bounds);
             if chat.form == Form::Chat {
@@ -167,11 +167,11 @@ fn check_behind(
     chat: &Chat,
     tools: &[ToolDef],
     prompt: &[u32],
-    tenant: &TenantId,
+    waiting: (&TenantId, &Waiting),
 ) -> Result<(), Reject> {
     let behind = Chat { tool_choice: ToolChoice::Auto, ..chat.clone() };
     let offered = offered(model, engine, &behind, tools)?;
-    hold::grammar((model, engine), &behind, &offered, prompt, tenant).map(drop)
+    hold::grammar((model, engine), &behind, &offered, prompt, waiting).map(drop)
 }
 
 /// Beside JSON the caller's own tools alone: a model that may not say what it wants to would call the server's instead.
@@ -255,7 +255,7 @@ fn encode(engine: &EngineModel, chat: &Chat, tools: &[ToolDef], within: &Within<
     }
 }
 
-fn refusal(form: Form, error: &TextError) -> Reject {
+pub(super) fn refusal(form: Form, error: &TextError) -> Reject {
     if !error.is_callers() {
         return Reject::internal(Fault::Operator, error.to_string());
     }

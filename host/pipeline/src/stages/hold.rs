@@ -3,14 +3,16 @@
 //! cannot be held is a 400 that names it.
 
 use crate::models::{EngineModel, Model};
+use crate::stages::fit::refusal;
 use metrics::histogram;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_grammar::{
-    Answer, CallForm, Calls, Function, GrammarError, Grammars, Layout, Mark, Reasoning, check_schema,
+    Answer, CallForm, Calls, Function, GrammarError, Grammars, Layout, MAX_SOURCE_BYTES, Mark, Reasoning, check_schema,
 };
-use tidegate_text::{TextModel, ToolFormat};
+use tidegate_text::{TextError, TextModel, ToolFormat};
+use tidegate_turns::Waiting;
 use tidegate_types::{Chat, Fault, Form, Reject, TenantId, ToolChoice, ToolDef};
 
 /// The field that asks for JSON, as both endpoints hand it on.
@@ -81,18 +83,20 @@ fn call_form(text: &TextModel) -> Option<CallForm> {
     })
 }
 
-/// The grammar of the answer to a chat with these tools `offered`, if it is held to any.
+/// The grammar of the answer to a chat with these tools `offered`, if it is held to any, while somebody of `tenant` is
+/// `waiting` for it.
 pub(super) fn grammar(
     (model, engine): (&Model, &EngineModel),
     chat: &Chat,
     offered: &[ToolDef],
     prompt: &[u32],
-    tenant: &TenantId,
+    (tenant, waiting): (&TenantId, &Waiting),
 ) -> Result<Option<Arc<str>>, Reject> {
     if !is_wanted(chat) {
         return Ok(None);
     }
-    let held = Held { model, engine, chat, tenant, grammars: grammars(model, engine)? };
+    let (grammars, gone) = (grammars(model, engine)?, || waiting.is_over());
+    let held = Held { model: &model.name, text: &engine.text, chat, tenant, gone: &gone, grammars };
     let Some(mut layout) = held.layout(offered)? else { return Ok(None) };
     layout.reasoning = reasoning(&engine.text, prompt);
     held.compiled(layout).map(Some)
@@ -118,10 +122,12 @@ fn mark(text: &TextModel, mark: &str) -> Mark {
 }
 
 struct Held<'a> {
-    model: &'a Model,
-    engine: &'a EngineModel,
+    model: &'a str,
+    text: &'a TextModel,
     chat: &'a Chat,
     tenant: &'a TenantId,
+    /// Whether nobody waits any more; asked before each compile.
+    gone: &'a dyn Fn() -> bool,
     grammars: &'a Grammars,
 }
 
@@ -181,7 +187,7 @@ impl Held<'_> {
     }
 
     fn calls(&self, functions: Vec<Function>) -> Option<Calls> {
-        let form = call_form(&self.engine.text)?;
+        let form = call_form(self.text)?;
         let several =
             self.chat.parallel_tool_calls != Some(false) && !matches!(self.chat.tool_choice, ToolChoice::Named(_));
         (!functions.is_empty()).then_some(Calls { form, functions, several })
@@ -199,7 +205,7 @@ impl Held<'_> {
         if is_told(form) {
             return Ok(());
         }
-        let name = &self.model.name;
+        let name = self.model;
         let message = format!(
             "model `{name}` writes calls as text, and cannot be held to their schema where it may answer in words, too; send `tool_choice`: \"required\", or leave `strict` out"
         );
@@ -208,50 +214,116 @@ impl Held<'_> {
         Err(Reject::invalid(param, message).code("unsupported_parameter"))
     }
 
-    /// Compiles it. Where that fails it is found out for which schema; one that nobody asked to hold is let go.
+    /// Compiles it. Where that fails it is found out for which schema; one that nobody asked to hold is let go. What is too long
+    /// as a whole is no single schema's fault.
     fn compiled(&self, mut layout: Layout) -> Result<Arc<str>, Reject> {
-        let Err(error) = self.compile(&layout) else { return Ok(layout.source().into()) };
+        let source = layout.source();
+        let Err(error) = self.compile(&source)? else { return Ok(source.into()) };
+        let whole = if layout.calls.is_some() { "tools".to_owned() } else { self.schema_param() };
+        if source.len() > MAX_SOURCE_BYTES {
+            let refused = self.refused(&whole, &error);
+            let message = format!("{}; leave some of it out, or shorten it", refused.message);
+            return Err(Reject { message, ..refused });
+        }
         if let Some(answer @ Answer::Json(_)) = &layout.answer {
             let alone = Layout { answer: Some(answer.clone()), ..Layout::default() };
-            self.compile(&alone).map_err(|error| self.refused(&self.schema_param(), &error))?;
+            self.compile(&alone.source())?.map_err(|error| self.refused(&self.schema_param(), &error))?;
         }
         let mut let_go = false;
         for function in layout.calls.iter_mut().flat_map(|calls| &mut calls.functions) {
             let Some(schema) = &function.schema else { continue };
             let alone = Layout { answer: Some(Answer::Json(schema.clone())), ..Layout::default() };
-            let Err(error) = self.compile(&alone) else { continue };
+            let Err(error) = self.compile(&alone.source())? else { continue };
             if self.chat.tools.iter().any(|tool| tool.strict && tool.name == function.name) {
                 return Err(self.refused(&self.tool_param(&function.name), &error));
             }
             (function.schema, let_go) = (None, true);
         }
-        if let_go && self.compile(&layout).is_ok() {
-            return Ok(layout.source().into());
+        let source = layout.source();
+        if let_go && self.compile(&source)?.is_ok() {
+            return Ok(source.into());
         }
-        let whole = if layout.calls.is_some() { "tools".to_owned() } else { self.schema_param() };
         Err(self.refused(&whole, &error))
     }
 
-    fn compile(&self, layout: &Layout) -> Result<(), GrammarError> {
-        let source = layout.source();
-        if self.grammars.kept(self.tenant, &source).is_some() {
-            return Ok(());
+    /// Nothing ends a compile, so it is not begun for nobody.
+    fn compile(&self, source: &str) -> Result<Result<(), GrammarError>, Reject> {
+        if (self.gone)() {
+            return Err(refusal(self.chat.form, &TextError::Gone));
+        }
+        if self.grammars.kept(self.tenant, source).is_some() {
+            return Ok(Ok(()));
         }
         let start = Instant::now();
-        let compiled = self.grammars.compile(self.tenant, &source);
+        let compiled = self.grammars.compile(self.tenant, source);
         let outcome = if compiled.is_ok() { "compiled" } else { "refused" };
-        let labels = [("model", self.model.name.clone()), ("outcome", outcome.to_owned())];
+        let labels = [("model", self.model.to_owned()), ("outcome", outcome.to_owned())];
         histogram!("tidegate_grammar_compile_seconds", &labels).record(start.elapsed().as_secs_f64());
-        compiled.map(drop)
+        Ok(compiled.map(drop))
     }
 
     fn refused(&self, param: &str, error: &GrammarError) -> Reject {
         match error {
             GrammarError::Schema(why) => {
-                let message = format!("answers of model `{}` cannot be held to `{param}`: {why}", self.model.name);
+                let message = format!("answers of model `{}` cannot be held to `{param}`: {why}", self.model);
                 Reject::invalid(param, message).code("invalid_json_schema")
             }
             error => Reject::internal(Fault::Operator, error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::path::Path;
+    use tidegate_grammar::Token;
+    use tidegate_types::{Message, Role, ToolHints};
+
+    /// What becomes of so many tools of this schema, one of which must be called, and how often it was asked whether somebody
+    /// waits; nobody does when it is asked for the last time.
+    fn forced(num_tools: usize, input_schema: &Value, last: u32) -> (Result<Arc<str>, Reject>, u32) {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway/assets/starter");
+        let text = TextModel::open(&dir).unwrap();
+        let tool = |i| ToolDef {
+            name: format!("t{i}"),
+            description: String::new(),
+            input_schema: input_schema.clone(),
+            strict: false,
+            hints: ToolHints::default(),
+        };
+        let mut chat = Chat::new("m", vec![Message::text("m0", Role::User, "hi")]);
+        chat.tools = (0..num_tools).map(tool).collect();
+        chat.tool_choice = ToolChoice::Required;
+        let grammars = Grammars::new(|| Ok((0..=255).map(|byte| Token::Text(vec![byte])).collect()));
+        let asked = Cell::new(0);
+        let gone = || asked.replace(asked.get() + 1) + 1 >= last;
+        let tenant = TenantId::new("t");
+        let held = Held { model: "m", text: &text, chat: &chat, tenant: &tenant, gone: &gone, grammars: &grammars };
+        let layout = held.layout(&chat.tools).unwrap().unwrap();
+        (held.compiled(layout), asked.get())
+    }
+
+    #[test]
+    fn no_compile_is_begun_for_a_client_that_has_left() {
+        let overlapping = json!({"properties": {"a": {"oneOf": [{"type": "string"}, {"type": "string"}]}}});
+        let (source, asked) = forced(5, &overlapping, u32::MAX);
+        assert!(source.unwrap().contains("args_any"), "they are let go");
+        assert_eq!(asked, 7, "all together, each alone, all together");
+        for last in 1..=asked {
+            let (refused, asked) = forced(5, &overlapping, last);
+            assert_eq!((refused.unwrap_err().message, asked), (TextError::Gone.to_string(), last));
+        }
+    }
+
+    #[test]
+    fn tools_that_are_too_long_together_are_not_tried_one_by_one() {
+        let (refused, asked) = forced(6, &json!({"description": "x".repeat(100_000)}), u32::MAX);
+        let refused = refused.unwrap_err();
+        assert_eq!((refused.param.as_deref(), asked), (Some("tools"), 1));
+        for part in ["bytes", &MAX_SOURCE_BYTES.to_string(), "leave some of it out, or shorten it"] {
+            assert!(refused.message.contains(part), "{}", refused.message);
         }
     }
 }
