@@ -17,6 +17,8 @@ pub enum Specials {
     Hide,
     /// Those that the model's tool-call and reasoning format is written in; for an [`OutputParser`](crate::OutputParser).
     ShowMarkup,
+    /// Those that its reasoning is written in; for a parser of answers to which no tools were offered.
+    ShowReasoning,
     /// All.
     Show,
 }

@@ -38,6 +38,8 @@ pub struct TextModel {
     renderer: Option<ChatRenderer>,
     dialect: Dialect,
     markup: HashSet<u32>,
+    /// Of these, those of reasoning.
+    reasoning_markup: HashSet<u32>,
     eos: Option<u32>,
     bos: Option<u32>,
 }
@@ -76,8 +78,9 @@ impl TextModel {
         let measure = Measure::of(&files.tokenizer, &pieces);
         let encoder = Encoder::new(files.tokenizer, controls)
             .map_err(|error| TextError::Malformed { path, cause: error.to_string() })?;
-        let markup = HashSet::new();
-        let model = Self { encoder, pieces, measure, renderer, dialect: Dialect::plain(), markup, eos, bos };
+        let (markup, reasoning_markup) = Default::default();
+        let plain = Dialect::plain();
+        let model = Self { encoder, pieces, measure, renderer, dialect: plain, markup, reasoning_markup, eos, bos };
         Ok(model.with_dialect(dialect))
     }
 
@@ -88,7 +91,8 @@ impl TextModel {
 
     /// The same model with another output dialect than its template shows.
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
-        self.markup = dialect.marks().filter_map(|mark| self.token_to_id(mark)).collect();
+        let ids = |dialect: &Dialect| dialect.marks().filter_map(|mark| self.token_to_id(mark)).collect();
+        (self.markup, self.reasoning_markup) = (ids(&dialect), ids(&dialect.without_tools()));
         self.dialect = dialect;
         self
     }
@@ -243,6 +247,7 @@ impl TextModel {
             Specials::Show => false,
             Specials::Hide => self.pieces.is_special(id),
             Specials::ShowMarkup => self.pieces.is_special(id) && !self.markup.contains(&id),
+            Specials::ShowReasoning => self.pieces.is_special(id) && !self.reasoning_markup.contains(&id),
         }
     }
 }

@@ -58,9 +58,10 @@ impl ChoiceText {
                 Some(OutputParser::new(text.dialect(), text.opens_reasoning(&turn.prompt)).calls_alone())
             }
         };
-        let (specials, place) = match parser {
-            Some(_) => (Specials::ShowMarkup, Place::Start),
-            None => (Specials::Hide, Place::Continuation),
+        let (specials, place) = match turn.reading {
+            Reading::Verbatim => (Specials::Hide, Place::Continuation),
+            Reading::Chat { tools: false } => (Specials::ShowReasoning, Place::Start),
+            Reading::Chat { tools: true } | Reading::CallsAlone => (Specials::ShowMarkup, Place::Start),
         };
         let detokenizer = Detokenizer::new(Arc::clone(&text), specials, place);
         let reasoning_tokens = (parser.is_some() && text.dialect().reasoning.is_some()).then_some(0);

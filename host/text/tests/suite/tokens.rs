@@ -4,8 +4,9 @@ use crate::folders::{
     all_kinds, byte_level_bpe, byte_level_normalizer, sentencepiece_bpe, starter, starter_dir, unigram,
 };
 use proptest::prelude::*;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use tidegate_text::{AddSpecial, Detokenizer, Place, Specials, TextModel};
+use tidegate_text::{AddSpecial, Detokenizer, Dialect, Place, ReasoningTags, Specials, TextModel, ToolFormat};
 use tokenizers::Tokenizer;
 
 fn stream(model: &Arc<TextModel>, ids: &[u32], specials: Specials, place: Place) -> String {
@@ -82,6 +83,20 @@ fn special_tokens_show_as_asked() {
     assert_eq!(model.decode(&ids, Specials::Show), "<|im_start|><tool_call></tool_call><|im_end|>");
     assert_eq!(model.decode(&ids, Specials::Hide), "<tool_call></tool_call>");
     assert_eq!(model.decode(&ids, Specials::ShowMarkup), "<tool_call></tool_call>");
+}
+
+#[test]
+fn marks_of_calls_are_hidden_where_those_of_reasoning_show() {
+    let tags = ReasoningTags { open: "<s>".into(), close: "</s>".into() };
+    let dialect = Dialect { tools: ToolFormat::Mistral, reasoning: Some(tags) };
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/mistral");
+    let model = Arc::new(TextModel::open(&dir).expect("the fixture opens").with_dialect(dialect));
+    let ids = ["<s>", "[TOOL_CALLS]", "[INST]", "</s>"].map(|mark| model.token_to_id(mark).expect(mark));
+    for (specials, text) in
+        [(Specials::Hide, ""), (Specials::ShowReasoning, "<s></s>"), (Specials::ShowMarkup, "<s>[TOOL_CALLS]</s>")]
+    {
+        assert_eq!(model.decode(&ids, specials), text);
+    }
 }
 
 #[test]

@@ -309,3 +309,16 @@ proptest! {
         prop_assert!(events.iter().flat_map(|(_, tokens)| tokens).all(|token| token.end.is_some()), "{events:?}");
     }
 }
+
+#[test]
+fn a_mark_of_a_call_is_no_text_where_no_tools_are_offered() {
+    for (folder, mark) in [("mistral", "[TOOL_CALLS]"), ("llama", "<|python_tag|>")] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(folder);
+        let model = Arc::new(TextModel::open(&dir).expect("the fixture opens"));
+        let said = model.encode("the tide", AddSpecial::No).expect("text encodes");
+        let ids = [&[model.token_to_id(mark).expect("a mark")], said.as_slice()].concat();
+        let read = |tools| text_and_tokens(&drawn_by(Arc::clone(&model), &ids, &[], Reading::Chat { tools })).0;
+        assert!(read(true).contains(mark), "{folder}: what is no call is text, its mark included");
+        assert_eq!(read(false), "the tide", "{folder}");
+    }
+}
