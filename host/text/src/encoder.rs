@@ -86,6 +86,16 @@ impl Encoder {
         }
     }
 
+    /// The ids of a whole text without a second beginning, where the text has one of its own.
+    pub fn begun_once(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        let begin = self.around.0.as_slice();
+        let rest = ids.strip_prefix(begin).filter(|_| !begin.is_empty());
+        if rest.is_some_and(|rest| rest.starts_with(begin)) {
+            ids.drain(..begin.len());
+        }
+        ids
+    }
+
     /// A rendered template: marks in it are their tokens, veiled ones are plain text.
     pub fn encode_veiled(&self, text: &str, veil: &mut Veil<'_>) -> Result<Vec<u32>, TextError> {
         guarded(|| self.run_stages(text, veil))

@@ -152,11 +152,12 @@ impl TextModel {
         self.encoder.encode(text, add)
     }
 
-    /// As [`Self::encode`], for a text that may be far too long.
-    pub fn encode_within(&self, text: &str, add: AddSpecial, within: &Within<'_>) -> Result<Vec<u32>, TextError> {
+    /// A prompt that its caller rendered, which may be far too long. As [`Self::encode`] of a whole prompt, but what is put before
+    /// every text is not put there again where the prompt begins with it.
+    pub fn encode_rendered_within(&self, text: &str, within: &Within<'_>) -> Result<Vec<u32>, TextError> {
         let count = |piece: &str| Ok(self.encoder.encode(piece, AddSpecial::No)?.len());
         let text = self.fitting(text, self.encoder.tokenizer().get_normalizer(), within, count)?;
-        self.encoder.encode(&text, add)
+        Ok(self.encoder.begun_once(self.encoder.encode(&text, AddSpecial::Yes)?))
     }
 
     /// A caller's text to ids: marks in it stay plain text.

@@ -244,7 +244,7 @@ fn encode(engine: &EngineModel, chat: &Chat, tools: &[ToolDef], within: &Within<
             let prompt: String = messages.iter().map(Message::joined_text).collect();
             // Text of others may be in a prompt. Only who says that it is rendered has seen to its marks.
             match chat.extra.get(PARSE_SPECIAL) {
-                Some(Value::Bool(true)) => text.encode_within(&prompt, AddSpecial::Yes, within),
+                Some(Value::Bool(true)) => text.encode_rendered_within(&prompt, within),
                 _ => text.encode_literal_within(&prompt, AddSpecial::Yes, within),
             }
         }

@@ -6,7 +6,7 @@ use crate::folders::{
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use tidegate_text::{AddSpecial, Detokenizer, Dialect, Place, ReasoningTags, Specials, TextModel, ToolFormat};
+use tidegate_text::{AddSpecial, Detokenizer, Dialect, Place, ReasoningTags, Specials, TextModel, ToolFormat, Within};
 use tokenizers::Tokenizer;
 
 fn stream(model: &Arc<TextModel>, ids: &[u32], specials: Specials, place: Place) -> String {
@@ -97,6 +97,22 @@ fn marks_of_calls_are_hidden_where_those_of_reasoning_show() {
     {
         assert_eq!(model.decode(&ids, specials), text);
     }
+}
+
+#[test]
+fn a_rendered_prompt_has_one_beginning() {
+    let model = crate::folders::open(&sentencepiece_bpe(), "");
+    let encode = |text: &str| model.encode_rendered_within(text, &Within::ALL).expect("encodes");
+    assert_eq!(encode("hello"), model.encode("hello", AddSpecial::Yes).expect("encodes"));
+    assert_eq!(encode("<s>hello"), model.encode("<s>hello", AddSpecial::No).expect("encodes"));
+    assert_eq!(encode("<s><s>hello")[..3], [1, 1, encode("<s>hello")[1]], "what its caller wrote twice");
+    for text in ["", "<s>"] {
+        assert_eq!(encode(text), [1], "{text:?}");
+    }
+    let starter = starter();
+    let turn = "<|im_start|><|im_start|>user";
+    let rendered = starter.encode_rendered_within(turn, &Within::ALL).expect("encodes");
+    assert_eq!(rendered, starter.encode(turn, AddSpecial::Yes).expect("encodes"), "nothing is put before it");
 }
 
 #[test]
