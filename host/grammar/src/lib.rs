@@ -15,6 +15,7 @@
 mod cache;
 mod compiled;
 mod error;
+mod formats;
 mod guide;
 mod layout;
 mod pattern;

@@ -1,5 +1,6 @@
 //! A schema as llguidance is given it.
 
+use crate::formats::write_format;
 use crate::pattern::pattern;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -40,10 +41,11 @@ fn order_all(root: &mut Value) {
     }
 }
 
-/// Puts what joins others behind what does not, and writes bounds and patterns so that they are read as they are meant, in a
-/// schema and all inside of it.
+/// Puts what joins others behind what does not, and writes bounds, formats and patterns so that they are read as they are
+/// meant, in a schema and all inside of it.
 fn order(schema: &mut Value, references: &mut Vec<String>) {
     let Value::Object(members) = schema else { return };
+    write_format(members);
     include(members, ("exclusiveMinimum", "minimum"), f64::max, |bound| bound.next_up().max(bound + LEAST));
     include(members, ("exclusiveMaximum", "maximum"), f64::min, |bound| bound.next_down().min(bound - LEAST));
     let (joining, own): (Vec<_>, Vec<_>) =

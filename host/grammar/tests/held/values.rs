@@ -112,3 +112,37 @@ fn what_is_wrong_in_a_pattern_is_told() {
         assert!(error.contains(wrong) && !error.contains('\n'), "{error:?}");
     }
 }
+
+#[test]
+fn a_date_is_a_day_and_a_time_has_its_seconds() {
+    let dates = [r#""2024-02-29""#, r#""2000-02-29""#, r#""2023-02-28""#, r#""0001-01-01""#, r#""9999-12-31""#];
+    let none = [r#""2023-02-29""#, r#""1900-02-29""#, r#""0000-01-01""#, r#""2023-04-31""#, r#""2023-1-1""#, r#""a""#];
+    let all = [&dates[..], &none].concat();
+    let texts = [&all[..], &["1"]].concat();
+    assert_eq!(said_of(json!({"type": "string", "format": "date"}), &texts), dates);
+    assert_eq!(
+        said_of(json!({"format": "date", "maximum": 1}), &texts),
+        [&dates[..], &["1"]].concat(),
+        "of strings alone"
+    );
+    let of_2000s = json!({"type": "string", "pattern": "^20", "format": "date"});
+    assert_eq!(said_of(of_2000s.clone(), &texts), dates[..3]);
+    let named = json!({"type": "array", "items": {"$ref": "#/$defs/day"}, "$defs": {"day": of_2000s}});
+    let said = said_of(named, &[r#"["2024-02-29"]"#, r#"["2023-02-29"]"#, r#"["0001-01-01"]"#]);
+    assert_eq!(said, [r#"["2024-02-29"]"#]);
+
+    let times = [r#""2024-02-29T23:59:59Z""#, r#""2024-01-01t00:00:00.25+02:00""#];
+    let none = [r#""2023-02-29T00:00:00Z""#, r#""2024-01-01T12:00:60Z""#, r#""2024-01-01T12:00:00""#];
+    let texts = [&times[..], &none].concat();
+    assert_eq!(said_of(json!({"type": "string", "format": "date-time"}), &texts), times);
+    let texts = [r#""23:59:59Z""#, r#""12:00:00.5-23:59""#, r#""12:00:60Z""#, r#""24:00:00Z""#];
+    assert_eq!(said_of(json!({"type": "string", "format": "time"}), &texts), texts[..2]);
+}
+
+#[test]
+fn an_object_of_many_dates_compiles() {
+    let names: serde_json::Map<_, _> =
+        (0..100).map(|n| (format!("n{n}"), json!({"type": "string", "format": "date-time"}))).collect();
+    let schema = json!({"type": "object", "properties": names});
+    assert_eq!(grammars().compile(&tenant(), &layout(schema).source()).map(drop), Ok(()));
+}
