@@ -33,7 +33,8 @@ pub struct Reasoning {
 pub enum Answer {
     /// JSON of this schema.
     Json(Value),
-    /// Any text that does not spell the mark of a call, before, between and behind calls. Only beside marks that are tokens.
+    /// Any text that does not spell the mark of a call, before, between and behind calls, nor begins the answer with the one that
+    /// begins reasoning. Only beside marks that are tokens.
     Text,
 }
 
@@ -99,9 +100,9 @@ impl Layout {
     pub fn source(&self) -> String {
         let mut out = String::new();
         let body = match (&self.answer, &self.calls) {
-            (Some(Answer::Text), Some(calls)) if calls.several && !calls.is_list() => "TEXT? (call TEXT?)*",
-            (Some(Answer::Text), Some(_)) => "TEXT? calls?",
-            (Some(Answer::Text), None) => "TEXT?",
+            (Some(Answer::Text), Some(calls)) if calls.several && !calls.is_list() => "FIRST? (call TEXT?)*",
+            (Some(Answer::Text), Some(_)) => "FIRST? calls?",
+            (Some(Answer::Text), None) => "FIRST?",
             (Some(Answer::Json(_)), Some(_)) => "(answer | calls)",
             (Some(Answer::Json(_)), None) => "answer",
             (None, _) => "calls",
@@ -114,13 +115,20 @@ impl Layout {
         }
         match &self.answer {
             Some(Answer::Json(schema)) => rule(&mut out, "answer", &format!("%json {}", prepared(schema))),
-            Some(Answer::Text) => rule(&mut out, "TEXT", &without(self.calls.as_ref().and_then(Calls::opening))),
+            Some(Answer::Text) => self.write_text(&mut out),
             None => {}
         }
         if let Some(calls) = &self.calls {
             calls.write(&mut out);
         }
         out
+    }
+
+    fn write_text(&self, out: &mut String) {
+        let text = without(self.calls.as_ref().and_then(Calls::opening));
+        let open = self.reasoning.as_ref().and_then(|reasoning| reasoning.open.as_ref());
+        rule(out, "FIRST", &format!("{text}{}", open.map_or_else(String::new, not_begun_by)));
+        rule(out, "TEXT", &text);
     }
 }
 
@@ -207,15 +215,27 @@ impl Mark {
             Self::Text(text) => quoted(text),
         }
     }
+
+    /// What it is read as.
+    fn text(&self) -> &str {
+        let (Self::Token { text, .. } | Self::Text(text)) = self;
+        text
+    }
 }
 
 /// Text that does not have the mark, not even spelled in other tokens than its own.
 fn without(mark: Option<&Mark>) -> String {
-    let any = r"/(.|\n)*/";
-    let spelled =
-        mark.map(|(Mark::Token { text, .. } | Mark::Text(text))| format!(" & ~({any} {} {any})", quoted(text)));
+    let spelled = mark.map(|mark| format!(" & ~({ANY} {} {ANY})", quoted(mark.text())));
     format!(r"/(.|\n)+/{}", spelled.unwrap_or_default())
 }
+
+/// Nor does the mark, spelled in other tokens or as text, begin it: whoever reads the answer would take what follows, calls
+/// and all, for reasoning.
+fn not_begun_by(mark: &Mark) -> String {
+    format!(r" & ~(/\s*/ {} {ANY})", quoted(mark.text()))
+}
+
+const ANY: &str = r"/(.|\n)*/";
 
 /// A string as JSON and Lark write it.
 fn quoted(text: &str) -> String {

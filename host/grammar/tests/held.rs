@@ -339,6 +339,37 @@ fn a_mark_that_is_a_token_cannot_be_spelled_in_others() {
     assert!(!follows(&source, "«so» then <open>"), "{source}");
 }
 
+/// Whoever reads an answer takes it for reasoning from there on, and would see no call.
+#[test]
+fn words_do_not_begin_with_the_mark_of_reasoning_in_other_tokens() {
+    let list = || CallForm::MistralList { open: open() };
+    let call = r#"«[{"name": "find", "arguments": {"n": 2}}]"#;
+    let end = || Mark::Text("</t>".into());
+    for (mark, spelled) in [(close(), "<close>"), (Mark::Text("<t>".into()), "<t>")] {
+        for several in [true, false] {
+            let reasoning = Some(Reasoning { open: Some(mark.clone()), close: end() });
+            let source = Layout { reasoning, ..tools(list(), several, Some(Answer::Text)) }.source();
+            for said in [format!("I {spelled} {call}"), format!("  <c{call}"), format!("\n so{call}"), call.to_owned()]
+            {
+                assert!(follows(&source, &said), "{said}\n{source}");
+            }
+            for said in [format!(" {spelled}{call}"), format!("\n\u{a0}{spelled}so </t> {call}")] {
+                assert!(!follows(&source, &said), "{said}\n{source}");
+            }
+            let begun = if spelled == "<close>" { "»" } else { spelled };
+            assert!(follows(&source, &format!("{begun}so </t>\nI will {call}")), "{source}");
+            assert!(!follows(&source, &format!("{spelled}so {call}")), "{source}");
+        }
+    }
+    // A template that has begun it takes no more marks.
+    let reasoning = Some(Reasoning { open: None, close: end() });
+    let source = Layout { reasoning, ..tools(hermes(), true, Some(Answer::Text)) }.source();
+    let call = r#"«{"name": "find", "arguments": {"n": 2}}»"#;
+    assert!(follows(&source, &format!("so</t><t> and {call} <t>")), "{source}");
+    let source = tools(hermes(), true, Some(Answer::Text)).source();
+    assert!(follows(&source, &format!("<t>{call}<t>")), "it does not reason: {source}");
+}
+
 #[test]
 fn tenants_do_not_find_each_others_grammars() {
     let grammars = Arc::new(support::grammars_of_bytes());
