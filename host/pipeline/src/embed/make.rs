@@ -103,7 +103,7 @@ pub(crate) struct Bill<'a> {
 
 impl Bill<'_> {
     /// Somebody else counts them.
-    pub(crate) fn is_anothers(mut self) {
+    pub(crate) fn waive(mut self) {
         self.num_tokens = 0;
     }
 }

@@ -99,7 +99,7 @@ impl Pipeline {
         let bill = Bill::of_turn(model, request, tools);
         let begun = self.generate(model, request, tools, seeds, hold.kept(), findings).await;
         if begun.as_ref().map_or_else(|reject| !is_last && may_try_another(reject), |_| true) {
-            bill.is_anothers();
+            bill.waive();
         }
         Ok((begun?, hold))
     }
@@ -141,7 +141,7 @@ impl TurnPlan {
         let bill = Bill::of_turn(model, request, tools);
         let source = pipeline.generate(model, request, tools, seeds, Kept::new(), findings).await;
         let source = source.map_err(|reject| fit::refused_later(model, reject, &request.cx))?;
-        bill.is_anothers();
+        bill.waive();
         Ok(source)
     }
 }
