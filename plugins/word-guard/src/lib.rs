@@ -17,10 +17,8 @@ use tidegate_plugin_sdk::{
 };
 use words::Words;
 
-/// Longest word or match, in bytes.
+/// Longest word or match, in bytes: a stream holds back that much at most, and one character that ends it.
 const MAX_MATCH_BYTES: usize = 480;
-/// What a stream holds back at most: a match, one that begins at its end, and the character that ends it.
-const MAX_HELD_BYTES: usize = 2 * MAX_MATCH_BYTES + 4;
 const MAX_WORDS: usize = 10_000;
 const MAX_PATTERNS: usize = 100;
 
@@ -71,7 +69,7 @@ impl Plugin for WordGuard {
             .setting(Setting::text("message", MESSAGE, "What the client reads when a request is blocked"))
             .settings(ScreenConfig::settings())
             .metric("words_found", "listed words and matches of patterns")
-            .holdback(MAX_HELD_BYTES as u32)
+            .holdback(MAX_MATCH_BYTES as u32 + 4)
             .look_behind(ScreenConfig::LOOK_BEHIND_BYTES)
             .mutates()
             .deterministic()
@@ -115,28 +113,6 @@ impl List {
     }
 }
 
-impl List {
-    /// The longest match at a place, of all rules but a pattern's.
-    fn longest(&self, at: Place<'_>, but: usize) -> Step {
-        let mut best = Step::No;
-        let patterns = self.patterns.iter().enumerate().filter(|(idx, _)| idx + 1 != but);
-        let patterns = patterns.map(|(idx, pattern)| pattern.step(at, idx + 1));
-        for step in std::iter::once(self.words.step(at, 0)).chain(patterns) {
-            match (step, best) {
-                (Step::More, _) => return Step::More,
-                (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => {}
-                (found @ Step::Match { .. }, _) => best = found,
-                _ => {}
-            }
-        }
-        best
-    }
-
-    fn may_begin(&self, c: char) -> bool {
-        self.firsts.get(c as usize) != Some(&false)
-    }
-}
-
 impl PromptGuard for WordGuard {
     fn inspect_prompt(&self, _: &Context, prompt: &Prompt) -> Result<Verdict, Error> {
         Ok(self.0.prompt(prompt))
@@ -156,25 +132,19 @@ impl Scanner for List {
         self.patterns.iter().for_each(Pattern::begin);
     }
 
-    /// The longest match at a place, with those that begin inside of it and end behind it. Of a pattern none that begins in a match
-    /// of its own: repetition has no other end than `max_match_bytes`.
+    /// The longest match at a place, of whatever rule.
     fn step(&self, at: Place<'_>) -> Step {
-        let first = self.longest(at, 0);
-        let Step::Match { mut len, rule } = first else { return first };
-        let (mut start, mut own) = (0, rule);
-        while let Some(c) = at.rest[start..len.min(MAX_MATCH_BYTES)].chars().next() {
-            start += c.len_utf8();
-            let inside = &at.rest[start..];
-            if start >= len || !inside.starts_with(|c| self.may_begin(c)) {
-                continue;
-            }
-            match self.longest(Place { rest: inside, before: Some(c), ..at }, own) {
-                Step::More => return Step::More,
-                Step::Match { len: more, rule } if start + more > len => (len, own) = (start + more, rule),
+        let mut best = Step::No;
+        let patterns = self.patterns.iter().enumerate().map(|(idx, pattern)| pattern.step(at, idx + 1));
+        for step in std::iter::once(self.words.step(at, 0)).chain(patterns) {
+            match (step, best) {
+                (Step::More, _) => return Step::More,
+                (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => {}
+                (found @ Step::Match { .. }, _) => best = found,
                 _ => {}
             }
         }
-        Step::Match { len, rule }
+        best
     }
 
     fn idle(&self, at: Place<'_>) -> usize {

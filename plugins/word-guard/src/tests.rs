@@ -8,8 +8,7 @@ use tidegate_plugin_sdk::testing::{
 };
 use tidegate_plugin_sdk::{Action, Channel, Message, Role};
 
-const CONFIG: &str =
-    r#"{"words":["project nightjar","nightjar cat","cat","c++"],"patterns":["EMP-\\d{4,6}\\b","(?:ab)+c"]}"#;
+const CONFIG: &str = r#"{"words":["project nightjar","cat","c++"],"patterns":["EMP-\\d{4,6}\\b","(?:ab)+c"]}"#;
 
 #[test]
 fn the_readme_names_every_setting() {
@@ -78,29 +77,6 @@ fn a_stream_is_redacted_across_borders_of_its_pieces() {
     let expected = "Ask the [redacted] about [redacted], [redacted], [redacted] and cats.";
     assert_eq!(outcome.text, expected);
     assert_eq!(outcome.findings.len(), 4);
-}
-
-#[test]
-fn matches_that_overlap_are_one() {
-    let config =
-        r#"{"words":["foo bar","bar baz secret","secret plan","key is"],"patterns":["is:? \\w+","\\d+","7.*x"]}"#;
-    for (text, expected) in [
-        ("foo bar baz secret", "[redacted]"),
-        ("a foo bar baz secret plan, b", "a [redacted], b"),
-        ("foo bar baz secrets", "[redacted] baz secrets"),
-        ("the key is hunter2!", "the [redacted]!"),
-        ("1237 and x; 99", "[redacted]; [redacted]"),
-    ] {
-        for at in 0..=text.len() {
-            let outcome = assert_same_for_any_chunking(&plugin::<WordGuard>(config), &Host::default(), text, &[at]);
-            assert_eq!(outcome.text, expected);
-        }
-    }
-    // Of a chain of them each begins within the longest match of the first.
-    let chain = format!("{}c", "ab ".repeat(1_000));
-    let guard = plugin::<WordGuard>(r#"{"words":["ab ab ab","ab c"]}"#);
-    let outcome = assert_same_for_any_chunking(&guard, &Host::default(), &chain, &[700, 1_500, 2_200]);
-    assert_eq!(outcome.text.replace("[redacted]", "").trim(), "", "between two of them a space is left");
 }
 
 #[test]
