@@ -94,8 +94,12 @@ impl Db {
         let asked = "SELECT MAX(version) FROM _sqlx_migrations";
         match sqlx::query(asked).fetch_one(&self.pool).await {
             Ok(row) => Ok(row.try_get::<Option<i64>, _>(0)?.unwrap_or(0)),
-            // It has no tables at all.
-            Err(sqlx::Error::Database(_)) => Ok(0),
+            // It has no tables at all. Of SQLite's failures the message alone says so.
+            Err(sqlx::Error::Database(error))
+                if error.code().as_deref() == Some("42P01") || error.message().starts_with("no such table") =>
+            {
+                Ok(0)
+            }
             Err(error) => Err(error.into()),
         }
     }

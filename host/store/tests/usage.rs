@@ -184,6 +184,8 @@ fn of_three_days() -> Vec<Event> {
         entry("c", "t", "m", 2 * DAY_MS, 100),
         entry("d", "t", "m", 3 * DAY_MS - 1, 1_000),
         entry("e", "other", "m", 2 * DAY_MS, 5),
+        // By a clock that was years ahead.
+        entry("f", "t", "m", 2_000 * DAY_MS, 7),
     ]
 }
 

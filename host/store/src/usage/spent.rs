@@ -32,7 +32,8 @@ impl<'a> Holder<'a> {
 }
 
 const SPENT: &str = "SELECT CAST(COALESCE(SUM(CASE WHEN day_ms >= $1 THEN amount ELSE 0 END), 0) AS BIGINT), \
-     CAST(COALESCE(SUM(amount), 0) AS BIGINT) FROM spent_by_day WHERE holder = $3 AND name = $4 AND day_ms >= $2";
+     CAST(COALESCE(SUM(amount), 0) AS BIGINT) FROM spent_by_day \
+     WHERE holder = $3 AND name = $4 AND day_ms >= $2 AND day_ms < $5";
 
 /// A day's sum does not go past it, so that no sum of a month's days leaves a `BIGINT`: 144 million, where amounts are in
 /// billionths.
@@ -40,10 +41,12 @@ const MOST: u64 = i64::MAX as u64 / 64;
 const DAY_MS: u64 = 86_400_000;
 
 impl Usage {
-    /// What a tenant, a project or a key has spent since the beginnings (UTC) of a day and a month.
+    /// What a tenant, a project or a key has spent since the beginnings (UTC) of a day and a month. What a clock that was far ahead
+    /// has written is of no day of now; a gateway's may be a little ahead of another's.
     pub async fn spent(&self, holder: Holder<'_>, day_ms: u64, month_ms: u64) -> Result<Spent, StoreError> {
         let (holder, name) = holder.columns();
         let query = sqlx::query(SPENT).bind(signed(day_ms)).bind(signed(month_ms)).bind(holder).bind(clean(name));
+        let query = query.bind(signed(day_ms.saturating_add(2 * DAY_MS)));
         let row = query.fetch_one(self.0.pool()).await?;
         Ok(Spent { day: unsigned(row.try_get(0)?), month: unsigned(row.try_get(1)?) })
     }
