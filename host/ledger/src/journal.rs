@@ -97,12 +97,12 @@ impl Journal {
     /// opened, the folder is an earlier one, restored or copied: what comes now would be taken for what the database has. It gets
     /// another name then, and is read from its start, of which the database keeps what it has not.
     pub(crate) fn place(&self, known: Position) -> Result<Position, LedgerError> {
-        let is_first = !self.is_placed.swap(true, Ordering::Relaxed);
-        if !is_first || known <= (Position { segment: self.begun, offset: 0 }) {
+        if self.is_placed.load(Ordering::Relaxed) || known <= (Position { segment: self.begun, offset: 0 }) {
+            self.is_placed.store(true, Ordering::Relaxed);
             return Ok(known);
         }
-        let path = self.folder.join("id");
-        *self.id.lock() = new_identity(&path)?;
+        *self.id.lock() = new_identity(&self.folder.join("id"))?;
+        self.is_placed.store(true, Ordering::Relaxed);
         tracing::error!(folder = %self.folder.display(), "the database knows more of this journal than there is of it: it was restored, or is a copy; it goes on under another name, and what the database has is not billed again");
         Ok(Position::default())
     }
