@@ -174,13 +174,21 @@ fn shorten(
     Ok(left_out)
 }
 
-/// From the oldest message that may be left out to the next question.
+/// From the oldest message that may be left out to the next question. A turn in which a tool was called stays where what the tool
+/// said comes only now.
 fn oldest_turn(messages: &[Message]) -> Option<std::ops::Range<usize>> {
-    let first = messages.iter().position(|message| Transcript::may_leave_out(&message.id))?;
-    let rest = &messages[first + 1..];
-    let next =
-        rest.iter().position(|message| message.role == Role::User || Transcript::own_index(&message.id).is_some());
-    Some(first..next.map_or(messages.len(), |next| first + 1 + next))
+    let mut from = 0;
+    loop {
+        let first = from + messages[from..].iter().position(|message| Transcript::may_leave_out(&message.id))?;
+        let rest = &messages[first + 1..];
+        let next =
+            rest.iter().position(|message| message.role == Role::User || Transcript::own_index(&message.id).is_some());
+        let end = next.map_or(messages.len(), |next| first + 1 + next);
+        if messages.get(end).is_none_or(|message| message.role != Role::Tool) {
+            return Some(first..end);
+        }
+        from = end;
+    }
 }
 
 /// Gives the numbers of those that are gone.
@@ -242,6 +250,21 @@ mod tests {
             ids.push(messages.iter().map(|message| message.id.as_str()).collect::<Vec<_>>().join(" "));
         }
         assert_eq!(ids, ["m0 p2 h4 h5 m1", "m0 p2 m1"]);
+    }
+
+    #[test]
+    fn a_call_stays_with_what_its_tool_says_now() {
+        let turn = |messages: &[(&str, Role)]| {
+            let message = |(id, role): &(&str, Role)| Message::text(*id, role.clone(), "x");
+            oldest_turn(&messages.iter().map(message).collect::<Vec<_>>())
+        };
+        let (user, model, tool) = (Role::User, Role::Assistant, Role::Tool);
+        let called = [("h0", user.clone()), ("h1", model.clone()), ("m0", tool.clone())];
+        assert_eq!(turn(&called), None);
+        let later = [&called[..], &[("h2", user.clone()), ("h3", model.clone()), ("m1", user.clone())]].concat();
+        assert_eq!(turn(&later), Some(3..5));
+        let earlier = [("h0", user.clone()), ("h1", model.clone()), ("h2", tool), ("h3", model), ("m0", user)];
+        assert_eq!(turn(&earlier), Some(0..4));
     }
 
     /// What is left of a history of `turns` in front of a question, so many bytes each, and how many bytes were read for that
