@@ -158,13 +158,13 @@ fn check(program: &Program) {
 }
 
 #[test]
-fn what_waive_is_looked_for_as_what_never_was() {
+fn what_is_anothers_is_looked_for_as_what_never_was() {
     let folder = tempfile::tempdir().unwrap();
     check(&Program::start(folder.path(), None));
 }
 
 #[test]
-fn what_waive_is_looked_for_as_what_never_was_in_postgres() {
+fn what_is_anothers_is_looked_for_as_what_never_was_in_postgres() {
     let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
         return tidegate_skipped::skipped!("on Postgres: TIDEGATE_TEST_POSTGRES names no server");
     };
