@@ -62,10 +62,15 @@ fn json_bytes(value: &Value) -> usize {
     }
 }
 
-/// About how many tokens the prompt has, with the server's tools `defs` beside the caller's.
+/// About how many tokens the text of the prompt has, with the server's tools `defs` beside the caller's.
+pub(crate) fn estimated_text<'a>(chat: &'a Chat, defs: impl IntoIterator<Item = &'a ToolDef>) -> u64 {
+    (text_bytes(chat) + tool_bytes(chat.tools.iter().chain(defs))).div_ceil(BYTES_PER_TOKEN) as u64
+}
+
+/// The same of all that is in the prompt, for what is set aside and counted. Nobody is refused a context by it: what images weigh
+/// differs too much.
 pub(crate) fn estimated_input<'a>(chat: &'a Chat, defs: impl IntoIterator<Item = &'a ToolDef>) -> u64 {
-    let text = (text_bytes(chat) + tool_bytes(chat.tools.iter().chain(defs))).div_ceil(BYTES_PER_TOKEN) as u64;
-    text + chat.messages.iter().flat_map(|message| &message.parts).map(media_tokens).sum::<u64>()
+    estimated_text(chat, defs) + chat.messages.iter().flat_map(|message| &message.parts).map(media_tokens).sum::<u64>()
 }
 
 /// Of an image of a thousand pixels and more each way, at most models of today.

@@ -48,6 +48,15 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
+    /// Whether the answer may only have taken too long. What is silent behind a head has [`Trouble::Failed`].
+    pub(crate) fn is_late(&self) -> bool {
+        match self.trouble {
+            Trouble::Silent | Trouble::Late => true,
+            Trouble::Failed => self.reject.kind == RejectKind::UpstreamTimeout,
+            _ => false,
+        }
+    }
+
     /// The failure that a request ends with, after `attempts`.
     pub(crate) fn after(self, attempts: u32) -> Reject {
         let mut reject = *self.reject;

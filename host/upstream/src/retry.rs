@@ -58,8 +58,8 @@ impl Default for RetryConfig {
             backoff: Duration::from_millis(100),
             max_backoff: Duration::from_secs(2),
             start_timeout: Duration::from_secs(120),
-            // As long as OpenAI's clients wait.
-            whole_timeout: Duration::from_secs(600),
+            // A little less than OpenAI's clients wait, which ask again by themselves unless they are told not to.
+            whole_timeout: Duration::from_secs(590),
             deadline: Duration::from_secs(300),
         }
     }
@@ -246,9 +246,7 @@ impl Run {
             // Whenever it comes again, it is refused again.
             Trouble::Refused => failed.after(self.sent),
             // Whoever runs the server may bill the answer that came too late, and would bill each that comes behind it.
-            Trouble::Silent | Trouble::Late if self.asked == Asked::Whole => {
-                Reject { is_final: true, ..failed.after(self.sent) }
-            }
+            _ if self.asked == Asked::Whole && failed.is_late() => Reject { is_final: true, ..failed.after(self.sent) },
             _ => Reject { retry_after_s: self.soonest_s, ..failed.after(self.sent) },
         }
     }

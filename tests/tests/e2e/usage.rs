@@ -180,11 +180,18 @@ async fn a_prompt_that_a_server_had_is_billed_though_its_answer_did_not_come() {
     let folder = tempfile::tempdir().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let refusing = StandIn::start(|_, _| Said::raw(429, "{}")).await;
+    let at_silent = |name: &str, more: &str| {
+        let at = silent.local_addr().unwrap();
+        format!(
+            "[[models]]\nname = \"{name}\"\nupstream = \"http://{at}/v1\"\nretry = {{ whole_timeout_ms = 500 }}\n{more}"
+        )
+    };
     let model = format!(
-        "[[models]]\nname = \"silent\"\nupstream = \"http://{}/v1\"\nretry = {{ whole_timeout_ms = 500 }}\n{}\
-         retry = {{ retries = 0 }}\nfallbacks = [\"silent\"]\n",
-        silent.local_addr().unwrap(),
-        refusing.model("refusing")
+        "{}{}retry = {{ retries = 0 }}\nfallbacks = [\"silent\"]\n{}{}",
+        at_silent("silent", ""),
+        refusing.model("refusing"),
+        at_silent("refused-behind", "fallbacks = [\"never\"]\n"),
+        StandIn::start(|_, _| Said::raw(400, "{}")).await.model("never")
     );
     let limited = format!(
         "[[keys]]\nname = \"gamma\"\nhash = \"blake3:{}\"\nlimits = {{ tokens_per_minute = 6000 }}\n",
@@ -204,13 +211,13 @@ async fn a_prompt_that_a_server_had_is_billed_though_its_answer_did_not_come() {
     };
     // Its caller leaves, once the server has it.
     let mut asking = Box::pin(ask("gamma", "silent"));
-    let (left, _) = tokio::select! {
+    let (mut left, _) = tokio::select! {
         _ = &mut asking => panic!("nobody answers"),
         asked = silent.accept() => asked.unwrap(),
     };
     tokio::select! {
         _ = &mut asking => panic!("nobody answers"),
-        asked = left.readable() => asked.unwrap(),
+        asked = left.read_u8() => assert_eq!(asked.unwrap(), b'P'),
     }
     drop(asking);
     let prompt = 12 * 1000 / 4 + 1500;
@@ -218,8 +225,8 @@ async fn a_prompt_that_a_server_had_is_billed_though_its_answer_did_not_come() {
     assert_eq!((&seen["input_tokens"], &seen["output_tokens"]), (&json!(prompt), &json!(0)), "{seen}");
     let refused = ask("gamma", "silent").await;
     assert_eq!((refused.status, refused.error().2), (429, json!("rate_limit_exceeded")), "its tokens are used up");
-    // The server takes too long. One that refused it before costs nothing.
-    for (model, requests) in [("silent", 1), ("refusing", 2)] {
+    // The server takes too long. One that refused it before costs nothing, nor does one that refuses it behind.
+    for (model, requests) in [("silent", 1), ("refusing", 2), ("refused-behind", 3)] {
         let late = ask("alpha", model).await;
         assert_eq!((late.status, late.headers.get("x-should-retry").unwrap().as_bytes()), (504, &b"false"[..]));
         let seen = used(&gateway, "alpha", requests, "").await;

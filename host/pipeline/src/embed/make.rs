@@ -102,9 +102,12 @@ pub(crate) struct Bill<'a> {
 }
 
 impl Bill<'_> {
-    /// Somebody else counts them.
-    pub(crate) fn waive(mut self) {
-        self.num_tokens = 0;
+    /// Counts nothing where somebody else does. Gives back what came of it.
+    pub(crate) fn unless<T>(mut self, others_count: bool, came: T) -> T {
+        if others_count {
+            self.num_tokens = 0;
+        }
+        came
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::bounds::LengthBounds;
 use crate::context::RequestContext;
-use crate::estimate::{estimated_input, text_bytes, tool_bytes};
+use crate::estimate::{estimated_text, text_bytes, tool_bytes};
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
 use crate::stages::hold;
@@ -75,7 +75,7 @@ fn upstream_chat(chat: &Arc<Chat>, tools: &[ToolDef], bounds: LengthBounds) -> R
     if !tools.is_empty() {
         Arc::make_mut(&mut fitted).tools.extend(tools.iter().cloned());
     }
-    bounds.check_prompt(estimated_input(&fitted, []), "about ")?;
+    bounds.check_prompt(estimated_text(&fitted, []), "about ")?;
     if let (None, Some(bound)) = (chat.max_tokens, bounds.output) {
         Arc::make_mut(&mut fitted).max_tokens = Some(bound.tokens);
     }

@@ -56,8 +56,9 @@ impl Pipeline {
                 request = Box::pin(self.shortened(&model, request, &tools, bounds)).await?;
             }
             let mut findings = Vec::new();
-            let is_last = candidates.peek().is_none();
-            let begun = self.begin(&model, &request, &tools, &seeds, &mut findings, is_last).await;
+            let (has_next, has_failed) = (candidates.peek().is_some(), last.is_some());
+            let goes_on = move |reject: &Reject| has_next && (has_failed || may_try_another(reject));
+            let begun = self.begin(&model, &request, &tools, &seeds, &mut findings, goes_on).await;
             request.findings.append(&mut findings);
             match begun {
                 Ok((mut source, hold)) => {
@@ -83,8 +84,8 @@ impl Pipeline {
         Err(last.unwrap_or_else(|| Reject::internal(Fault::Operator, "no candidate")).into())
     }
 
-    /// The first turn, counted for its model. A prompt that a server had without an answer is billed, unless another model is asked,
-    /// which then is.
+    /// The first turn, counted for its model. A prompt that a server had without an answer, this one or one of another model before,
+    /// is billed once: where no other model is asked behind a failure (`goes_on`).
     async fn begin(
         &self,
         model: &Arc<Model>,
@@ -92,16 +93,19 @@ impl Pipeline {
         tools: &[ServerTool],
         seeds: &[u64],
         findings: &mut Vec<Finding>,
-        is_last: bool,
+        goes_on: impl Fn(&Reject) -> bool + Send,
     ) -> Result<(Source, Hold), Reject> {
-        let hold = self.gate.enter(model, &request.chat, defs(tools), &request.tally).await?;
-        // Behind `hold`, which gives back what was not used when it is dropped.
-        let bill = Bill::of_turn(model, request, tools);
-        let begun = self.generate(model, request, tools, seeds, hold.kept(), findings).await;
-        if begun.as_ref().map_or_else(|reject| !is_last && may_try_another(reject), |_| true) {
-            bill.waive();
+        let early = Bill::of_turn(model, request, tools);
+        let hold = match self.gate.enter(model, &request.chat, defs(tools), &request.tally).await {
+            Ok(hold) => hold,
+            Err(reject) => return Err(early.unless(goes_on(&reject), reject)),
+        };
+        // Dropped before `hold`, which gives back what was not used.
+        let bill = early;
+        match self.generate(model, request, tools, seeds, hold.kept(), findings).await {
+            Ok(source) => Ok((bill.unless(true, source), hold)),
+            Err(reject) => Err(bill.unless(goes_on(&reject), reject)),
         }
-        Ok((begun?, hold))
     }
 
     /// One turn. A server that was asked and refuses says why as the guards leave it; what they saw goes to `findings`.
@@ -141,19 +145,16 @@ impl TurnPlan {
         let bill = Bill::of_turn(model, request, tools);
         let source = pipeline.generate(model, request, tools, seeds, Kept::new(), findings).await;
         let source = source.map_err(|reject| fit::refused_later(model, reject, &request.cx))?;
-        bill.waive();
-        Ok(source)
+        Ok(bill.unless(true, source))
     }
 }
 
 impl<'a> Bill<'a> {
     /// Of the prompt of a turn.
     fn of_turn(model: &Model, request: &'a Request, tools: &[ServerTool]) -> Self {
-        let num_tokens = match &model.backend {
-            ModelBackend::Upstream(_) => estimated_input(&request.chat, defs(tools)),
-            // Counted as it is read.
-            ModelBackend::Engine(_) => 0,
-        };
+        // An engine counts as it reads; where it does not, another model's server may have had the prompt.
+        let is_counted = matches!(model.backend, ModelBackend::Engine(_)) && !request.attempts.may_be_billed();
+        let num_tokens = if is_counted { 0 } else { estimated_input(&request.chat, defs(tools)) };
         Self { tally: &request.tally, attempts: &request.attempts, num_tokens }
     }
 }
