@@ -15,9 +15,7 @@ const FULL_DIGITS: usize = 10;
 const MAX_SHORT_GROUP: u8 = 3;
 
 pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
-    // A `+` or a `(` begins a number behind any sign, a digit only behind those that no number has inside.
-    let is_sign = at.rest.starts_with(['+', '(']);
-    let is_inside = at.before.is_some_and(|c| is_word(c) || !is_sign && "+-./".contains(c));
+    let is_inside = at.before.is_some_and(|c| is_word(c) || "+-./".contains(c));
     if is_inside || !at.rest.starts_with(|c: char| c.is_ascii_digit() || c == '+' || c == '(') {
         return Step::No;
     }
@@ -276,20 +274,6 @@ mod tests {
             assert_eq!(found(Kind::Phone, &format!("{first} {second}")), [first, second]);
         }
         assert_eq!(found(Kind::Phone, "tel:+4930123456."), ["+4930123456"]);
-    }
-
-    #[test]
-    fn a_plus_or_a_parenthesis_begins_a_number_behind_any_sign() {
-        for (before, phone) in [
-            ("x.", "+49 30 1234567"),
-            ("/", "+493012345678"),
-            ("Tel.-", "+49 30 1234567"),
-            ("2024.", "+49 30 1234567"),
-            ("Tel./", "(415) 555-2671"),
-        ] {
-            assert_eq!(found(Kind::Phone, &format!("{before}{phone}, 1")), [phone], "{before}");
-        }
-        assert_eq!(found(Kind::Phone, "3+49 30 1234567"), [""; 0], "a sum");
     }
 
     #[test]
