@@ -170,7 +170,6 @@ fn longest(kinds: impl Iterator<Item = Kind>, at: Place<'_>) -> Step {
 fn longer(found: Step, best: Step) -> Step {
     match (found, best) {
         (Step::More, _) => found,
-        (_, Step::More) => best,
         (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => best,
         (Step::Match { .. }, _) | (Step::Skip(_), Step::No) => found,
         _ => best,
@@ -224,14 +223,12 @@ fn is_plain(word: &[u8], behind: &[u8]) -> bool {
 /// In one piece: phone numbers without a `+` have several, and card numbers more digits.
 const MAX_PLAIN_DIGITS: usize = card::MIN_DIGITS - 1;
 
-/// Whether a number may go on in what is behind it: between two groups a number has one of these, and perhaps others
+/// Whether a number may go on in what is behind it: between two groups a phone number has one of these, and perhaps a second one
 /// behind it, which may be set as no ASCII.
 fn goes_on(behind: &[u8]) -> bool {
     match behind {
-        [b' ' | b'/' | b')' | b'\t'] => true,
-        [b' ' | b'/' | b')' | b'\t', next, ..] => {
-            !next.is_ascii() || next.is_ascii_digit() || b" \t()/-.".contains(next)
-        }
+        [b' ' | b'/' | b')'] => true,
+        [b' ' | b'/' | b')', next, ..] => !next.is_ascii() || next.is_ascii_digit() || b" ()/-.".contains(next),
         _ => false,
     }
 }
@@ -247,7 +244,7 @@ fn between(text: &str) -> usize {
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         match text[at..].chars().next().filter(|_| !byte.is_ascii()) {
-            Some(c) if !email::is_name(c) && !typeset::is_wide(c) => at += c.len_utf8(),
+            Some(c) if !email::is_name(c) => at += c.len_utf8(),
             None if is_between(*byte) || matches!(byte, b'.' | b'%' | b'@') => at += 1,
             _ => break,
         }

@@ -260,14 +260,6 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "\u{2011}",
         "\u{ad}",
         "\u{200b}",
-        "\u{200d}",
-        "\u{ff20}",
-        "example\u{ff0e}com",
-        "４１１１",
-        "\t",
-        "  ",
-        ". ",
-        "１１１１１１１１１１１１",
         "7",
         " 2024 the ",
         "3.14",
@@ -320,18 +312,6 @@ fn a_number_whose_groups_are_two_separators_apart_is_found_wherever_pieces_end()
     for text in ["call 030  (1234567 now", "call 030 \u{a0}(1234567 now", "call 030/\u{2011}(1234567 now"] {
         let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[]);
         assert_eq!(outcome.text, "call [phone] now");
-    }
-}
-
-/// One that is further on changes nothing about what stands before.
-#[test]
-fn what_is_invisible_stands_beside_a_number_wherever_pieces_end() {
-    for text in
-        ["\u{ad}030 1234567, \u{ad}", "\u{ad}+301230000%\u{ad}+30123", "jane\u{200b}@exam\u{200d}ple.com \u{200b}"]
-    {
-        for at in 0..=text.len() {
-            assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[at]);
-        }
     }
 }
 

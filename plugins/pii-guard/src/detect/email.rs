@@ -1,7 +1,6 @@
 //! E-mail addresses: a local part of at most 128 bytes, `@`, a domain of at most 255 bytes with at least one dot
 //! and a last label of letters (RFC 5321's limits, the local part doubled for letters outside ASCII).
 
-use super::typeset::{self, is_set, is_wide};
 use tidegate_plugin_sdk::scan::{Place, Step};
 
 const MAX_LOCAL_BYTES: usize = 128;
@@ -9,40 +8,29 @@ const MAX_DOMAIN_BYTES: usize = 255;
 const MAX_LABEL_BYTES: usize = 63;
 
 pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
-    if at.before.is_some_and(|c| is_name(typeset::visible(c).unwrap_or(c))) {
+    if at.before.is_some_and(is_name) || !at.rest.starts_with(is_name) {
         return Step::No;
-    }
-    look(at, rule).unwrap_or_else(|| typeset::address(at, |at| look(at, rule).unwrap_or(Step::No)))
-}
-
-/// `None` where an address may go on with a character that is not the keyboard's.
-fn look(at: Place<'_>, rule: usize) -> Option<Step> {
-    if !at.rest.starts_with(is_name) {
-        return if at.rest.starts_with(is_wide) { None } else { Some(Step::No) };
     }
     let local = run(at.rest, MAX_LOCAL_BYTES + 1, LOCAL);
     if local > MAX_LOCAL_BYTES {
-        return Some(Step::No);
+        return Step::No;
     }
     match at.rest[local..].chars().next() {
-        None => return Some(if at.is_last { Step::No } else { Step::More }),
+        None => return if at.is_last { Step::No } else { Step::More },
         Some('@') => {}
-        Some(c) => return if is_set(c) { None } else { Some(Step::No) },
+        Some(_) => return Step::No,
     }
     let behind = &at.rest[local + 1..];
     let domain = run(behind, MAX_DOMAIN_BYTES + 1, DOMAIN);
     if domain == behind.len() && domain <= MAX_DOMAIN_BYTES && !at.is_last {
-        return Some(Step::More);
+        return Step::More;
     }
-    if behind[domain..].starts_with(is_set) {
-        return None;
-    }
-    Some(match domain_len(&behind[..domain]) {
+    match domain_len(&behind[..domain]) {
         // An address of SSH, which is nobody's: `git@github.com:org/repo`.
         Some(len) if &at.rest[..local] == "git" && behind[len..].starts_with([':', '/']) => Step::No,
         Some(len) => Step::Match { len: local + 1 + len, rule },
         None => Step::No,
-    })
+    }
 }
 
 /// Endings of files and of systemd's units that no domain has: `icon@2x.png`, `getty@tty1.service`.
