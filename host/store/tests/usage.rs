@@ -220,25 +220,31 @@ async fn what_is_spent_is_summed_by_days_each_entry_once() {
     .await;
 }
 
+/// One goes through the tenants from the first and the other from the last, until somebody lets go of the one in the middle.
 #[tokio::test]
 async fn gateways_that_add_to_the_same_days_do_not_lock_each_other_out() {
     on_each(|fresh| async move {
-        let (days, each) = (20, 30);
-        let gateway = |journal: usize| {
-            let sink = UsageSink::new(fresh.db.clone(), false);
-            async move {
-                for i in 0..each {
-                    // One goes through the days from the first, the other from the last.
-                    let on = |day: u64| if journal == 0 { day } else { days - 1 - day };
-                    let one = |day| entry(&format!("{journal}/{i}/{day}"), &format!("t{}", on(day)), "m", DAY_MS, 1);
-                    sink.commit(&journal.to_string(), batch((0..days).map(one).collect(), i)).await.unwrap();
-                }
-            }
+        let tenants: Vec<String> = (0..20).map(|i| format!("t{i:02}")).collect();
+        let of_all = |journal: &str| -> Vec<Event> {
+            tenants.iter().map(|tenant| entry(&format!("{journal}/{tenant}"), tenant, "m", DAY_MS, 1)).collect()
         };
-        tokio::join!(gateway(0), gateway(1));
-        let usage = Usage::new(fresh.db.clone());
-        let spent = usage.spent(Holder::Tenant("t7"), DAY_MS, 0).await.unwrap();
-        assert_eq!(spent.day, 2 * each * cost(1), "{}", fresh.name);
+        let commit = async |journal: &str, events: Vec<Event>| {
+            UsageSink::new(fresh.db.clone(), false).commit(journal, batch(events, 1)).await.unwrap();
+        };
+        commit("before", of_all("before")).await;
+        let raw = fresh.raw().await;
+        let mut holder = raw.begin().await.unwrap();
+        let held = "UPDATE spent_by_day SET amount = amount WHERE holder = 'tenant' AND name = 't10'";
+        sqlx::query(held).execute(&mut *holder).await.unwrap();
+        let letting_go = async {
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            holder.commit().await.unwrap();
+        };
+        let backwards: Vec<Event> = of_all("b").into_iter().rev().collect();
+        tokio::join!(commit("a", of_all("a")), commit("b", backwards), letting_go);
+        raw.close().await;
+        let spent = Usage::new(fresh.db.clone()).spent(Holder::Tenant("t07"), DAY_MS, 0).await.unwrap();
+        assert_eq!(spent.day, 3 * cost(1), "{}", fresh.name);
     })
     .await;
 }
