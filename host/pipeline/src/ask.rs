@@ -142,7 +142,8 @@ async fn read(asking: Asking<'_>, chat: &Arc<Chat>, question: &Question) -> Resu
     let (charge, attempts) = (charge.as_ref(), &Attempts::default());
     let ask = Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally, attempts, seat: None };
     let bill = Bill { tally, attempts, num_tokens: estimated_input(chat, []) };
-    let mut source = bill.unless(true, source(ask, Vec::new(), question.hold.kept()).await?);
+    let mut source = source(ask, Vec::new(), question.hold.kept()).await?;
+    bill.end(true);
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
     while let Some(event) = source.next().await {
         match event? {

@@ -102,12 +102,11 @@ pub(crate) struct Bill<'a> {
 }
 
 impl Bill<'_> {
-    /// Counts nothing where somebody else does. Gives back what came of it.
-    pub(crate) fn unless<T>(mut self, others_count: bool, came: T) -> T {
+    /// Ends it; it counts nothing where somebody else does.
+    pub(crate) fn end(mut self, others_count: bool) {
         if others_count {
             self.num_tokens = 0;
         }
-        came
     }
 }
 

@@ -98,14 +98,16 @@ impl Pipeline {
         let early = Bill::of_turn(model, request, tools);
         let hold = match self.gate.enter(model, &request.chat, defs(tools), &request.tally).await {
             Ok(hold) => hold,
-            Err(reject) => return Err(early.unless(goes_on(&reject), reject)),
+            Err(reject) => {
+                early.end(goes_on(&reject));
+                return Err(reject);
+            }
         };
         // Dropped before `hold`, which gives back what was not used.
         let bill = early;
-        match self.generate(model, request, tools, seeds, hold.kept(), findings).await {
-            Ok(source) => Ok((bill.unless(true, source), hold)),
-            Err(reject) => Err(bill.unless(goes_on(&reject), reject)),
-        }
+        let begun = self.generate(model, request, tools, seeds, hold.kept(), findings).await;
+        bill.end(begun.as_ref().map_or_else(goes_on, |_| true));
+        Ok((begun?, hold))
     }
 
     /// One turn. A server that was asked and refuses says why as the guards leave it; what they saw goes to `findings`.
@@ -145,7 +147,8 @@ impl TurnPlan {
         let bill = Bill::of_turn(model, request, tools);
         let source = pipeline.generate(model, request, tools, seeds, Kept::new(), findings).await;
         let source = source.map_err(|reject| fit::refused_later(model, reject, &request.cx))?;
-        Ok(bill.unless(true, source))
+        bill.end(true);
+        Ok(source)
     }
 }
 
