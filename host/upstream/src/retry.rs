@@ -1,6 +1,6 @@
 //! When a request is sent again, and when not.
 //!
-//! Only what failed before anything of its answer was handed on; and of that, only what shows that no answer was made:
+//! Only what failed before anything of its answer had come; and of that, only what shows that no answer was made:
 //!
 //! | failure | sent again |
 //! |---|---|
@@ -121,9 +121,10 @@ impl Attempts {
         self.is_with_server.load(Ordering::Relaxed)
     }
 
-    /// A server has the question, or wants nothing of it; what another had of it before stays with that (`had`).
-    pub(crate) fn note_with_server(&self, had: bool, has: bool) {
-        self.is_with_server.store(had || has, Ordering::Relaxed);
+    /// To be told whether the next server has the question, or wants nothing of it; what others had of it stays with them.
+    pub(crate) fn noting(&self) -> impl Fn(bool) + Sync {
+        let had = self.may_be_billed();
+        move |has| self.is_with_server.store(had || has, Ordering::Relaxed)
     }
 }
 

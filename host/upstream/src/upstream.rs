@@ -107,9 +107,8 @@ impl Upstream {
         name(&mut request, request_id, hops);
         let span = self.traced(&mut request);
         let limit = if chat.stream { self.start_timeout } else { self.whole_timeout };
-        let had = attempts.may_be_billed();
-        let telling = |has| attempts.note_with_server(had, has);
-        let sent = self.send_telling(&request, limit, &telling).instrument(span.clone()).await;
+        let noting = attempts.noting();
+        let sent = self.send_telling(&request, limit, &noting).instrument(span.clone()).await;
         let mut response = sent.inspect_err(|_| trace::fail(&span, "upstream"))?;
         response.is_to_begin(limit);
         let shape = self.shape(&response)?;
@@ -185,10 +184,9 @@ impl Upstream {
         let mut request = self.request(Method::POST, path, Bytes::from(body));
         name(&mut request, &sending.request_id, sending.hops);
         let span = self.traced(&mut request);
-        let had = attempts.may_be_billed();
+        let noting = attempts.noting();
         let answering = async {
-            let telling = |has| attempts.note_with_server(had, has);
-            let mut response = self.send_telling(&request, self.start_timeout, &telling).await?;
+            let mut response = self.send_telling(&request, self.start_timeout, &noting).await?;
             response.allow(most_bytes);
             response.collect(most_bytes).await.map_err(|error| self.failures.egress(&error))
         };
