@@ -82,7 +82,7 @@ impl SharedAuth {
         self.0.store(Arc::new(auth));
     }
 
-    /// As [`Auth::is_local_only`], for now.
+    /// As [`Auth::is_local_only`], by the keys that are valid at this moment.
     pub fn is_local_only(&self) -> bool {
         self.0.load().is_local_only()
     }
