@@ -15,7 +15,9 @@ const FULL_DIGITS: usize = 10;
 const MAX_SHORT_GROUP: u8 = 3;
 
 pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
-    let is_inside = at.before.is_some_and(|c| is_word(c) || "+-./".contains(c));
+    // Behind a dot, a slash or a hyphen there is more of a version, a path or a number, but for a `+`: `Tel.+49 30 1234567`.
+    let joins = if at.rest.starts_with('+') { "+" } else { "+-./" };
+    let is_inside = at.before.is_some_and(|c| is_word(c) || joins.contains(c));
     if is_inside || !at.rest.starts_with(|c: char| c.is_ascii_digit() || c == '+' || c == '(') {
         return Step::No;
     }
@@ -273,7 +275,9 @@ mod tests {
         for (first, second) in [("+33 6 12 34 56 78", "01 23 45 67 89"), ("01 23 45 67 89", "06-12-34-56-78")] {
             assert_eq!(found(Kind::Phone, &format!("{first} {second}")), [first, second]);
         }
-        assert_eq!(found(Kind::Phone, "tel:+4930123456."), ["+4930123456"]);
+        for before in ["tel:", "Tel.", "fax/", "-", "..."] {
+            assert_eq!(found(Kind::Phone, &format!("{before}+4930123456.")), ["+4930123456"], "{before}");
+        }
     }
 
     #[test]
@@ -324,6 +328,8 @@ mod tests {
             "138.0013.8000",
             "238 0013 8000",
             "x030 1234567",
+            "a/030 1234567",
+            "1++4930123456",
         ];
         for text in others {
             assert_eq!(found(Kind::Phone, text), [""; 0], "{text}");
