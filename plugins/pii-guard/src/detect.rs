@@ -14,6 +14,7 @@ mod pem;
 mod phone;
 mod prefilter;
 mod typeset;
+mod visible;
 
 pub use prefilter::prefilter;
 
@@ -103,10 +104,10 @@ impl Detector {
 
 impl Scanner for Detector {
     fn step(&self, at: Place<'_>) -> Step {
-        if let Some(rule) = at.open {
-            return key::go_on(at, rule);
-        }
-        self.look(at)
+        visible::look(at, |at| match at.open {
+            Some(rule) => key::go_on(at, rule),
+            None => self.look(at),
+        })
     }
 
     fn idle(&self, at: Place<'_>) -> usize {
@@ -181,7 +182,7 @@ fn longer(found: Step, best: Step) -> Step {
 fn plain(at: Place<'_>) -> usize {
     let mut passed = 0;
     // All kinds begin at the border of a word.
-    if at.before.is_some_and(is_word) {
+    if at.before.and_then(visible::seen).is_some_and(is_word) {
         passed = word(at.rest);
     }
     loop {
@@ -244,7 +245,7 @@ fn between(text: &str) -> usize {
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         match text[at..].chars().next().filter(|_| !byte.is_ascii()) {
-            Some(c) if !email::is_name(c) => at += c.len_utf8(),
+            Some(c) if !email::is_name(c) && !visible::is_set(c) => at += c.len_utf8(),
             None if is_between(*byte) || matches!(byte, b'.' | b'%' | b'@') => at += 1,
             _ => break,
         }

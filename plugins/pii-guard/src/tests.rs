@@ -260,6 +260,14 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "\u{2011}",
         "\u{ad}",
         "\u{200b}",
+        "\u{200d}",
+        "\u{ff20}",
+        "example\u{ff0e}com",
+        "４１１１",
+        "１１１１１１１１１１１１",
+        "\u{ff0d}",
+        "ｅ",
+        "٠",
         "7",
         " 2024 the ",
         "3.14",
@@ -322,6 +330,21 @@ fn a_card_that_begins_in_a_phone_number_is_found_wherever_pieces_end() {
         assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[at]);
     }
     assert_eq!(redacted("", Channel::Text, text), "1. [card] of [card], [card]");
+}
+
+/// One that is further on changes nothing about what stands before.
+#[test]
+fn what_is_invisible_stands_beside_a_number_wherever_pieces_end() {
+    for text in [
+        "call 030 1234567\u{200b} now",
+        "\u{200b}4111 1111\u{ad} 1111 1111, x",
+        "jo\u{200b}@example\u{200d}.com\u{feff}.",
+    ] {
+        for at in 0..=text.len() {
+            assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[at]);
+        }
+        assert!(redacted("", Channel::Text, text).contains('['), "{text:?}");
+    }
 }
 
 proptest! {

@@ -15,6 +15,7 @@ use tidegate_plugin_sdk::Prefilter;
 ///   all that may stand between them: `2026-11-27` leaves, and about `2026-11-27 10` the guard is asked.
 /// - Letters right behind a digit belong to one word with it, in which nothing begins.
 /// - An `@` at the start is part of no address.
+/// - What is invisible may stand within all that is looked for, and is passed only where nothing has begun.
 pub fn prefilter() -> Prefilter {
     let within = [("letters", "word"), ("other letters", "word"), ("signs", "sign")];
     let next = [("dots", "dotted"), ("parentheses", "opened")];
@@ -24,7 +25,10 @@ pub fn prefilter() -> Prefilter {
         [&[("letters", next), ("digits", digit), ("hyphens", hyphen)], &within[1..], &ended].concat()
     };
     let words = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
-        .state("start", &[&letters("a letter", NUMBERS[0], "opened")[..], &[("ats", "word")]].concat())
+        .state(
+            "start",
+            &[&letters("a letter", NUMBERS[0], "opened")[..], &[("ats", "word"), ("invisible", "start")]].concat(),
+        )
         // Behind a `(`, or one `-` at the start.
         .state("opened", &letters("a letter", NUMBERS[0], "dashes"))
         .state("dashes", &[&[("hyphens", "dashes")], &ends[..]].concat())
@@ -81,54 +85,109 @@ const OTHER_LETTERS: [&str; 13] = [
     "\u{531}\u{556}",
     "\u{560}\u{588}",
 ];
-/// What groups of numbers may have between them in print.
-const TYPESET: [&str; 11] = [
-    "\u{a0}",
+/// What is invisible: it may stand within all that is looked for, so it is passed only where nothing has begun.
+const INVISIBLE: [&str; 17] = [
     "\u{ad}",
+    "\u{34f}",
+    "\u{61c}",
+    "\u{115f}\u{1160}",
+    "\u{17b4}\u{17b5}",
+    "\u{180b}\u{180f}",
+    "\u{200b}\u{200f}",
+    "\u{202a}\u{202e}",
+    "\u{2060}\u{206f}",
+    "\u{3164}",
+    "\u{fe00}\u{fe0f}",
+    "\u{feff}",
+    "\u{ffa0}",
+    "\u{fff0}\u{fff8}",
+    "\u{1bca0}\u{1bca3}",
+    "\u{1d173}\u{1d17a}",
+    "\u{e0000}\u{e0fff}",
+];
+/// What groups of numbers may have between them in print.
+const TYPESET: [&str; 9] = [
+    "\u{a0}",
     "\u{1680}",
-    "\u{2000}\u{200b}",
+    "\u{2000}\u{200a}",
     "\u{2010}\u{2013}",
     "\u{202f}",
-    "\u{205f}\u{2060}",
+    "\u{205f}",
     "\u{2212}",
     "\u{3000}",
     "\u{fe63}",
-    "\u{ff0d}",
 ];
 /// Of the rest what is no letter of a name: most other scripts, signs, pictures.
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 41] = [
     "\u{a1}\u{ac}",
     "\u{ae}\u{bf}",
     "\u{d7}",
     "\u{f7}",
     "\u{300}\u{344}",
-    "\u{346}\u{362}",
-    "\u{590}\u{167f}",
-    "\u{1681}\u{1fff}",
-    "\u{200c}\u{200f}",
-    "\u{2014}\u{202e}",
+    "\u{346}\u{34e}",
+    "\u{350}\u{362}",
+    "\u{590}\u{61b}",
+    "\u{61d}\u{65f}",
+    "\u{66a}\u{6ef}",
+    "\u{6fa}\u{965}",
+    "\u{970}\u{9e5}",
+    "\u{9f0}\u{e4f}",
+    "\u{e5a}\u{115e}",
+    "\u{1161}\u{167f}",
+    "\u{1681}\u{17b3}",
+    "\u{17b6}\u{180a}",
+    "\u{1810}\u{1fff}",
+    "\u{2014}\u{2029}",
     "\u{2030}\u{205e}",
-    "\u{2061}\u{2211}",
+    "\u{2070}\u{2211}",
     "\u{2213}\u{2fff}",
-    "\u{3001}\u{fe62}",
-    "\u{fe64}\u{ff0c}",
-    "\u{ff0e}\u{10ffff}",
+    "\u{3001}\u{3163}",
+    "\u{3165}\u{fdff}",
+    "\u{fe10}\u{fe62}",
+    "\u{fe64}\u{fefe}",
+    "\u{ff00}\u{ff04}",
+    "\u{ff06}\u{ff07}",
+    "\u{ff0a}",
+    "\u{ff0c}",
+    "\u{ff0f}",
+    "\u{ff1a}\u{ff1f}",
+    "\u{ff3b}\u{ff3e}",
+    "\u{ff40}",
+    "\u{ff5b}\u{ff9f}",
+    "\u{ffa1}\u{ffef}",
+    "\u{fff9}\u{1bc9f}",
+    "\u{1bca4}\u{1d172}",
+    "\u{1d17b}\u{1d7cd}",
+    "\u{1d800}\u{dffff}",
+    "\u{e1000}\u{10ffff}",
 ];
 /// ASCII that is part of nothing and begins nothing, but the separators.
 const ENDS: [&str; 9] = ["\0\u{1f}", "!$", "&'", "*", ",", ":?", "[^", "`", "{\u{7f}"];
-const SEPARATORS: [&str; 3] = [" ", "/", ")"];
+const SEPARATORS: [&str; 4] = [" ", "/", ")", "\u{ff09}"];
+/// Of all scripts whose digits are seen as the keyboard's.
+const DIGITS: [&str; 8] = [
+    "09",
+    "\u{660}\u{669}",
+    "\u{6f0}\u{6f9}",
+    "\u{966}\u{96f}",
+    "\u{9e6}\u{9ef}",
+    "\u{e50}\u{e59}",
+    "\u{ff10}\u{ff19}",
+    "\u{1d7ce}\u{1d7ff}",
+];
 
-/// Written down and not looked for: each instance that is configured describes itself.
+/// Characters as [`super::visible::seen`] has them, written down and not looked for: each instance that is configured describes itself.
 fn classes(prefilter: Prefilter) -> Prefilter {
     prefilter
-        .class("letters", ["az", "AZ", "_"])
+        .class("letters", ["az", "AZ", "_", "\u{ff21}\u{ff3a}", "\u{ff41}\u{ff5a}", "\u{ff3f}"])
         .class("other letters", OTHER_LETTERS)
-        .class("digits", ["09"])
-        .class("signs", ["+", "%"])
-        .class("dots", ["."])
-        .class("ats", ["@"])
-        .class("hyphens", ["-"])
-        .class("parentheses", ["("])
+        .class("digits", DIGITS)
+        .class("signs", ["+", "%", "\u{ff0b}", "\u{ff05}"])
+        .class("dots", [".", "\u{ff0e}"])
+        .class("ats", ["@", "\u{ff20}"])
+        .class("hyphens", ["-", "\u{ff0d}"])
+        .class("parentheses", ["(", "\u{ff08}"])
+        .class("invisible", INVISIBLE)
         .class("separators", SEPARATORS)
         .class("typeset", TYPESET)
         .class("ends", ENDS)
@@ -138,7 +197,7 @@ fn classes(prefilter: Prefilter) -> Prefilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detect::{Detector, Kind, email, goes_on, is_between, typeset};
+    use crate::detect::{Detector, Kind, email, goes_on, is_between, typeset, visible};
     use tidegate_plugin_sdk::scan::find_all;
 
     #[test]
@@ -147,12 +206,24 @@ mod tests {
             let is_of = |class: &[&str]| {
                 class.iter().any(|range| range.chars().next() <= Some(c) && Some(c) <= range.chars().next_back())
             };
+            if visible::is_set(c) {
+                let Some(plain) = visible::seen(c) else {
+                    assert!(is_of(&INVISIBLE), "{c:?}");
+                    continue;
+                };
+                for before in ["", "a", "ab", "1", "1 ", "."] {
+                    let through = |c: char| prefilter().through(&format!("{before}{c}")).map(|len| len > before.len());
+                    assert_eq!(through(c), through(plain), "{before}{c:?}");
+                }
+                continue;
+            }
             let (is_typeset, is_name) = (typeset::plain(c) != c, email::is_name(c));
             assert_eq!(is_of(&TYPESET), is_typeset, "{c:?}");
             assert_eq!(is_of(&ENDS) || is_of(&SEPARATORS), c.is_ascii() && is_between(c as u8), "{c:?}");
             assert_eq!(is_of(&SEPARATORS), c.is_ascii() && goes_on(&[c as u8]), "{c:?}");
             assert!(!is_of(&OTHER_LETTERS) || !c.is_ascii() && is_name, "{c:?}");
             assert!(!is_of(&OTHERS) || !c.is_ascii() && !is_name && !is_typeset, "{c:?}");
+            assert!(!is_of(&INVISIBLE), "{c:?}");
         }
     }
 
@@ -186,6 +257,8 @@ mod tests {
             ("1) one\n2) two\n", "1) one\n2) two\n"),
             ("1 234 567, 192.168.1.1, ", "1 234 567, 192.168.1.1, "),
             ("a 1 2 3 ", "a "),
+            ("２０２４年，ＡＢＣ，第１０章（见下） ", "２０２４年，ＡＢＣ，第１０章（见下） "),
+            ("👩\u{200d}💻 ❤\u{fe0f} می\u{200c}خواهم, ", "👩\u{200d}💻 ❤\u{fe0f} می\u{200c}خواهم, "),
         ] {
             assert_eq!(prefilter().through(text), Some(through.len()), "{text}");
         }
@@ -225,6 +298,12 @@ mod tests {
             "a-b-1",
             "xoxb-abcdefg-1",
             "1 (.5",
+            "jane\u{ff20}",
+            "jane\u{200b}roe",
+            "4111\u{200d}",
+            "４１１１１１１１１",
+            "٤١١١١١١١١",
+            "\u{ff0b}４９",
             "1 ((5",
             "1 (-",
             "a--",
@@ -246,8 +325,8 @@ mod tests {
         /// Numbers in groups of all kinds, with what may make more or less of them before, between and behind.
         #[test]
         fn nothing_that_is_found_begins_in_what_leaves(
-            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|[a-zé年]{1,4}|v1|@)?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()]?[ ./()\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9]{2,7}){0,3}\
-                     [-a-z,: \n@]{0,3}){1,3}",
+            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|[a-zé年]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}]?[ ./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
+                     [-a-z,: \n@\u{ff20}ｅ\u{200b}]{0,3}(x\\.io)?){1,3}",
         ) {
             let (found, prefilter) = (find_all(&Detector::new(Kind::ALL.to_vec()), &text), prefilter());
             let first = found.first().map_or(text.len(), |find| find.range.start);

@@ -65,11 +65,10 @@ fn begins_number(text: &str) -> bool {
 pub(super) fn plain(c: char) -> char {
     match c {
         // Unicode's separators of words (Zs): no-break, thin, narrow no-break, ideographic space and their like.
-        // With them the two invisible ones where a line may break, or may not.
-        '\u{a0}' | '\u{1680}' | '\u{2000}'..='\u{200b}' | '\u{202f}' | '\u{205f}' | '\u{2060}' | '\u{3000}' => ' ',
-        // Soft hyphen, hyphens, figure and en dash, the minus sign, and the hyphens of small and full width. No em dash: it stands between
-        // words and numbers without spaces, and what it ends is no group of a number.
-        '\u{ad}' | '\u{2010}'..='\u{2013}' | '\u{2212}' | '\u{fe63}' | '\u{ff0d}' => '-',
+        '\u{a0}' | '\u{1680}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => ' ',
+        // Hyphens, figure and en dash, the minus sign, and the small hyphen. No em dash: it stands between words and numbers without
+        // spaces, and what it ends is no group of a number.
+        '\u{2010}'..='\u{2013}' | '\u{2212}' | '\u{fe63}' => '-',
         c => c,
     }
 }
@@ -79,9 +78,9 @@ mod tests {
     use crate::detect::Kind;
     use crate::detect::tests::found;
 
-    /// Unicode's Zs but the keyboard's, and the invisible ones.
-    const SPACES: &str = "\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{202f}\u{205f}\u{3000}\u{200b}\u{2060}";
-    const HYPHENS: &str = "\u{ad}\u{2010}\u{2011}\u{2012}\u{2013}\u{2212}\u{fe63}\u{ff0d}";
+    /// Unicode's Zs but the keyboard's.
+    const SPACES: &str = "\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{202f}\u{205f}\u{3000}";
+    const HYPHENS: &str = "\u{2010}\u{2011}\u{2012}\u{2013}\u{2212}\u{fe63}\u{ff0d}";
 
     #[test]
     fn numbers_are_found_however_their_groups_are_set() {

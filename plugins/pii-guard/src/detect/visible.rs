@@ -1,0 +1,179 @@
+//! Text as its reader sees it: digits and letters of full width are those of the keyboard, digits of other scripts are digits, and
+//! what is invisible is not there. Detectors know the keyboard's characters, so they look at a copy that has those.
+
+use super::{Kind, MAX_HELD_BYTES, is_word};
+use tidegate_plugin_sdk::scan::{Place, Step};
+
+/// What `detect` finds at a place, where characters near it are seen as others or as none. What begins right behind an invisible
+/// character begins a word, so that whoever looks there need not know what is before that.
+pub(super) fn look(at: Place<'_>, detect: impl Fn(Place<'_>) -> Step) -> Step {
+    let near = &at.rest[..at.rest.floor_char_boundary(MAX_HELD_BYTES as usize)];
+    let at = Place { before: at.before.and_then(seen), ..at };
+    if near.is_ascii() || !near.contains(is_set) {
+        return detect(at);
+    }
+    if at.open.is_none() && begins_nothing(at.before, near) {
+        return Step::No;
+    }
+    let copy: String = near.chars().filter_map(seen).collect();
+    // What is further away counts as nothing, or a text of invisible characters would wait for ever.
+    let is_cut = near.len() < at.rest.len();
+    let look = |is_last| match copy.as_str() {
+        "" if is_last => Step::No,
+        "" => Step::More,
+        rest => detect(Place { rest, is_last, ..at }),
+    };
+    let step = match look(at.is_last && !is_cut) {
+        Step::More if is_cut => look(true),
+        step => step,
+    };
+    match step {
+        Step::Skip(len) => Step::Skip(own(near, len)),
+        // Of a key more may follow there.
+        Step::Match { len, rule } if is_cut && len == copy.len() && rule == Kind::ApiKey as usize => {
+            Step::Open { len: own(near, len), rule }
+        }
+        Step::Match { len, rule } => Step::Match { len: own(near, len), rule },
+        Step::Open { len, rule } => Step::Open { len: own(near, len), rule },
+        step => step,
+    }
+}
+
+/// Whether no kind begins here: in the middle of a word, or with what is not there.
+fn begins_nothing(before: Option<char>, near: &str) -> bool {
+    let first = near.chars().next().and_then(seen);
+    first.is_none_or(|first| is_word(first) && before.is_some_and(is_word))
+}
+
+/// Bytes of a text that the first `len` of its copy are.
+fn own(text: &str, len: usize) -> usize {
+    let mut copied = 0;
+    let is_within = |(_, c): &(usize, char)| {
+        copied += seen(*c).map_or(0, char::len_utf8);
+        copied <= len
+    };
+    let last_visible = text.char_indices().take_while(is_within).filter(|(_, c)| seen(*c).is_some()).last();
+    last_visible.map_or(0, |(at, c)| at + c.len_utf8())
+}
+
+/// Whether a character is seen as another one, or not at all.
+pub(super) fn is_set(c: char) -> bool {
+    !c.is_ascii() && seen(c) != Some(c)
+}
+
+/// The keyboard's character for one that looks like it, as far as numbers and addresses have it; `None` for what is invisible.
+pub(super) fn seen(c: char) -> Option<char> {
+    match c {
+        '\0'..='\u{ac}' => Some(c),
+        // Those of full width: % ( ) + - . digits @ letters _
+        '\u{ff05}'
+        | '\u{ff08}'..='\u{ff09}'
+        | '\u{ff0b}'
+        | '\u{ff0d}'..='\u{ff0e}'
+        | '\u{ff10}'..='\u{ff19}'
+        | '\u{ff20}'..='\u{ff3a}'
+        | '\u{ff3f}'
+        | '\u{ff41}'..='\u{ff5a}' => char::from_u32(u32::from(c) - 0xfee0),
+        // What Unicode says may be ignored (Default_Ignorable_Code_Point): joiners, marks of direction, variations.
+        '\u{ad}'
+        | '\u{34f}'
+        | '\u{61c}'
+        | '\u{115f}'..='\u{1160}'
+        | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}'
+        | '\u{ffa0}'
+        | '\u{fff0}'..='\u{fff8}'
+        | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}' => None,
+        // Digits of Arabic, Persian, Hindi, Bengali and Thai, and those of mathematics.
+        '\u{660}'..='\u{669}' => digit(c, 0x660),
+        '\u{6f0}'..='\u{6f9}' => digit(c, 0x6f0),
+        '\u{966}'..='\u{96f}' => digit(c, 0x966),
+        '\u{9e6}'..='\u{9ef}' => digit(c, 0x9e6),
+        '\u{e50}'..='\u{e59}' => digit(c, 0xe50),
+        '\u{1d7ce}'..='\u{1d7ff}' => digit(c, 0x1d7ce),
+        c => Some(c),
+    }
+}
+
+fn digit(c: char, zero: u32) -> Option<char> {
+    char::from_digit((u32::from(c) - zero) % 10, 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::detect::Kind;
+    use crate::detect::tests::{found, whole};
+
+    fn wide(text: &str) -> String {
+        let wide = |c: char| if c == ' ' { c } else { char::from_u32(u32::from(c) + 0xfee0).unwrap() };
+        text.chars().map(wide).collect()
+    }
+
+    #[test]
+    fn full_width_hides_nothing() {
+        for (kind, text) in [
+            (Kind::Card, "4111111111111111"),
+            (Kind::Card, "4111-1111-1111-1111"),
+            (Kind::Iban, "DE89 3704 0044 0532 0130 00"),
+            (Kind::Phone, "+49 30 1234567"),
+            (Kind::Phone, "(415) 555-2671"),
+            (Kind::Email, "jane.roe+x@example.com"),
+            (Kind::ApiKey, "sk_live_a1B2c3D4e5F6g7H8i9J0k1L2"),
+        ] {
+            let set = wide(text);
+            for text in [set.clone(), format!("是{set}，"), format!("Is it {set}?"), format!("ｘ {set}")] {
+                assert_eq!(found(kind, &text), [&set], "{text}");
+            }
+        }
+        assert_eq!(found(Kind::Card, &wide("x4111111111111111")), [""; 0], "within a word");
+        assert_eq!(found(Kind::Email, "to jane\u{ff20}example.com."), ["jane\u{ff20}example.com"]);
+    }
+
+    #[test]
+    fn digits_of_other_scripts_are_digits() {
+        for zero in ['\u{660}', '\u{6f0}', '\u{966}', '\u{9e6}', '\u{e50}', '\u{1d7ce}', '\u{1d7d8}', '\u{1d7f6}'] {
+            let digit = |c: char| c.to_digit(10).map_or(c, |digit| char::from_u32(u32::from(zero) + digit).unwrap());
+            for (kind, text) in [(Kind::Card, "4111 1111 1111 1111"), (Kind::Phone, "+98 21 1234 5678")] {
+                let set: String = text.chars().map(digit).collect();
+                assert_eq!(found(kind, &format!("a {set}.")), [&set], "{set}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_invisible_hides_nothing() {
+        for invisible in ['\u{200b}', '\u{200d}', '\u{ad}', '\u{2060}', '\u{feff}', '\u{fe0f}', '\u{e0020}'] {
+            for (kind, text) in [
+                (Kind::Card, "41|1111|1111111111"),
+                (Kind::Card, "4|1|1|1|1|1|1|1|1|1|1|1|1|1|1|1"),
+                (Kind::Card, "4111| 1111 |1111| 1111"),
+                (Kind::Iban, "D|E|89370400440532013000"),
+                (Kind::Phone, "+49 |30 123|4567"),
+                (Kind::Email, "jane.roe@exam|ple.com"),
+                (Kind::Email, "j|ane|@|example.c|om"),
+            ] {
+                let set = text.replace('|', &invisible.to_string());
+                for around in ["", " ", ", ", "是"] {
+                    let text = format!("{around}{invisible}{set}{invisible}{around}");
+                    assert_eq!(found(kind, &text), [&set], "{text:?}");
+                }
+                let far = text.replace('|', &invisible.to_string().repeat(400));
+                assert_eq!(found(kind, &far).len(), 0, "too far apart");
+            }
+        }
+    }
+
+    #[test]
+    fn an_open_key_goes_on_over_what_is_invisible() {
+        let key = format!("sk-{}", "a1B2\u{200b}".repeat(400));
+        assert_eq!(whole(Kind::ApiKey, &key), [key.trim_end_matches('\u{200b}')]);
+    }
+}
