@@ -21,6 +21,8 @@ use words::Words;
 const MAX_MATCH_BYTES: usize = 480;
 const MAX_WORDS: usize = 10_000;
 const MAX_PATTERNS: usize = 100;
+/// Rules of matches. Higher ones are of an open match, told by the bytes of it that are to come: see [`List::whole`].
+const RULES: usize = MAX_PATTERNS + 1;
 
 /// The settings.
 #[derive(Clone, Debug, Deserialize)]
@@ -132,8 +134,24 @@ impl Scanner for List {
         self.patterns.iter().for_each(Pattern::begin);
     }
 
-    /// The longest match at a place, of whatever rule.
     fn step(&self, at: Place<'_>) -> Step {
+        if let Some(open) = at.open {
+            return self.whole(at, 0, open / RULES, open % RULES);
+        }
+        match self.longest(at) {
+            Step::Match { len, rule } => self.whole(at, 1, len, rule),
+            step => step,
+        }
+    }
+
+    fn idle(&self, at: Place<'_>) -> usize {
+        at.rest.bytes().take_while(|b| self.firsts.get(usize::from(*b)) == Some(&false)).count()
+    }
+}
+
+impl List {
+    /// The longest match at a place, of whatever rule.
+    fn longest(&self, at: Place<'_>) -> Step {
         let mut best = Step::No;
         let patterns = self.patterns.iter().enumerate().map(|(idx, pattern)| pattern.step(at, idx + 1));
         for step in std::iter::once(self.words.step(at, 0)).chain(patterns) {
@@ -147,8 +165,21 @@ impl Scanner for List {
         best
     }
 
-    fn idle(&self, at: Place<'_>) -> usize {
-        at.rest.bytes().take_while(|b| self.firsts.get(usize::from(*b)) == Some(&false)).count()
+    /// A match of `len` bytes with the words that begin in it, from byte `from` on, and end behind it. Where a word may yet become
+    /// one the match is open: what stands before leaves, or it would wait for longer than a stream holds back.
+    fn whole(&self, at: Place<'_>, from: usize, mut len: usize, rule: usize) -> Step {
+        let mut start = at.rest.ceil_char_boundary(from);
+        while let Some(c) = at.rest.get(start..len).and_then(|inside| inside.chars().next()) {
+            let before = at.rest[..start].chars().next_back().or(at.before);
+            match self.words.step(Place { rest: &at.rest[start..], before, ..at }, 0) {
+                Step::More if start == 0 => return Step::More,
+                Step::More => return Step::Open { len: start, rule: rule + RULES * (len - start) },
+                Step::Match { len: more, .. } => len = len.max(start + more),
+                _ => {}
+            }
+            start += c.len_utf8();
+        }
+        if len == 0 { Step::No } else { Step::Match { len, rule } }
     }
 }
 
@@ -158,12 +189,12 @@ impl Rules for List {
     }
 
     fn finding(&self, rule: usize) -> Finding {
-        let category = if rule == 0 { "word-guard:word" } else { "word-guard:pattern" };
+        let category = if rule % RULES == 0 { "word-guard:word" } else { "word-guard:pattern" };
         Finding::new(category, Severity::Medium)
     }
 
     fn refusal(&self, rule: usize) -> Refusal {
-        let reason = match rule.checked_sub(1) {
+        let reason = match (rule % RULES).checked_sub(1) {
             Some(pattern) => format!("pattern {pattern} of the list matches"),
             None => "a word of the list matches".into(),
         };

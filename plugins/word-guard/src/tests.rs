@@ -8,7 +8,8 @@ use tidegate_plugin_sdk::testing::{
 };
 use tidegate_plugin_sdk::{Action, Channel, Message, Role};
 
-const CONFIG: &str = r#"{"words":["project nightjar","cat","c++"],"patterns":["EMP-\\d{4,6}\\b","(?:ab)+c"]}"#;
+const CONFIG: &str =
+    r#"{"words":["project nightjar","nightjar cat","cat","c++"],"patterns":["EMP-\\d{4,6}\\b","(?:ab)+c"]}"#;
 
 #[test]
 fn the_readme_names_every_setting() {
@@ -77,6 +78,35 @@ fn a_stream_is_redacted_across_borders_of_its_pieces() {
     let expected = "Ask the [redacted] about [redacted], [redacted], [redacted] and cats.";
     assert_eq!(outcome.text, expected);
     assert_eq!(outcome.findings.len(), 4);
+}
+
+#[test]
+fn a_word_that_begins_in_a_match_is_part_of_it() {
+    let config = r#"{"words":["foo bar","bar baz secret","secret plan","key is","aba"],"patterns":["\\bis:? \\w+","\\b\\d+( bar)?"]}"#;
+    for (text, expected) in [
+        ("foo bar baz secret", "[redacted]"),
+        ("a foo bar baz secret plan, b", "a [redacted], b"),
+        ("foo bar baz secrets", "[redacted] baz secrets"),
+        ("17 bar baz secret!", "[redacted]!"),
+        ("this is key is", "this [redacted]"),
+        ("foo bar, foo bar", "[redacted], [redacted]"),
+        ("the key is hunter2!", "the [redacted] hunter2!"),
+    ] {
+        for at in 0..=text.len() {
+            let outcome = assert_same_for_any_chunking(&plugin::<WordGuard>(config), &Host::default(), text, &[at]);
+            assert_eq!(outcome.text, expected);
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_words_is_one_match_however_long() {
+    let guard = plugin::<WordGuard>(r#"{"words":["ab ab ab","ab c"],"patterns":["x[ab ]*"]}"#);
+    for begin in ["", "x"] {
+        let chain = format!("{begin}{}c, d", "ab ".repeat(1_000));
+        let outcome = assert_same_for_any_chunking(&guard, &Host::default(), &chain, &[700, 1_500, 2_200]);
+        assert_eq!(outcome.text, "[redacted], d");
+    }
 }
 
 #[test]
