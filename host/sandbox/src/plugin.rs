@@ -27,6 +27,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_types::{Message, Retention, TenantId, ToolCall, ToolDef, ToolOutcome};
 
+/// Of its time a call that waited for an instance for more than this part, one in so many, had too little: it says nothing of the plugin.
+const QUEUED: u32 = 10;
+
 /// A loaded plugin. Its methods are the stages of the contract; calls may run side by side.
 pub struct Plugin {
     core: Arc<Core>,
@@ -256,8 +259,11 @@ impl Plugin {
         lease.instance.restart(self.blueprint.call_cpu(C::STAGE), entered);
         let Within { answer, waited } = self.enter(&mut lease.instance, ctx, &call, until, left).await;
         self.note_cpu(lease.instance.store.data().meter.used());
-        let answer =
-            answer.ok_or_else(|| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall });
+        let too_late = || match wall.saturating_sub(left) > wall / QUEUED {
+            true => pool.busy(),
+            false => CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall },
+        };
+        let answer = answer.ok_or_else(too_late);
         let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
         let settle = |lease: Lease<'_>| match retention {
             // A call that waited for nothing has just begun.

@@ -224,7 +224,8 @@ impl Pool {
         CallError::Full { plugin: self.blueprint.name.to_string(), what, key, limit }
     }
 
-    fn busy(&self) -> CallError {
+    /// What a call is told that waited for others and then had too little time.
+    pub(crate) fn busy(&self) -> CallError {
         CallError::Busy { plugin: self.blueprint.name.to_string(), instances: self.blueprint.max_instances() }
     }
 

@@ -135,6 +135,30 @@ async fn a_call_waits_for_an_instance_and_then_is_told_that_all_are_busy() {
     waiting.await.unwrap().unwrap();
 }
 
+/// The plugin had no chance, and nothing is said against it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_had_an_instance_too_late_is_told_that_all_were_busy() {
+    let limits = Limits { instances: 1, ..spec("loops").limits };
+    let plugin = crate::support::shared().load(PluginSpec { limits, ..spec("loops") }).unwrap();
+    let spinning = {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { inspect(&plugin, &by("busy"), "loop").await })
+    };
+    while nothing_runs(&plugin).await {
+        tokio::task::yield_now().await;
+    }
+    let mut hurried = by("busy");
+    hurried.deadline = Duration::from_millis(500);
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        spinning.abort();
+    };
+    let (late, ()) = tokio::join!(inspect(&plugin, &hurried, "loop"), late);
+    assert_eq!(late.unwrap_err(), CallError::Busy { plugin: "loops".into(), instances: 1 });
+    let alone = inspect(&plugin, &hurried, "loop").await.unwrap_err();
+    assert_eq!(alone, CallError::Deadline { plugin: "loops".into(), clock: "wall", limit: hurried.deadline });
+}
+
 /// Reading a config of megabytes takes longer than a call has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn making_an_instance_takes_nothing_of_the_time_of_the_call_that_needs_it() {
