@@ -4,7 +4,7 @@
 //! is taken, it is of the instance that was configured.
 
 use crate::blueprint::{Blueprint, StageIndices, configure_wall};
-use crate::capability::{Documents, HttpAccess, KvStore, LogRate, MemoryKv, MemoryVectors, Namespace};
+use crate::capability::{Documents, HttpAccess, KvStore, LogRate, MemoryKv, MemoryVectors, Namespace, for_line};
 use crate::descriptor;
 use crate::error::LoadCause;
 use crate::imports;
@@ -266,7 +266,7 @@ pub(crate) fn interface(stage: StageKind) -> String {
 
 /// Describes the plugin in an instance of its own.
 pub(crate) async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, LoadCause> {
-    let failed = |error: CallError| LoadCause::Describe(error.to_string());
+    let failed = |error: CallError| LoadCause::Describe(for_line(&error.to_string()).into_owned());
     let state = trial_state(core, blueprint.clone(), Phase::Describe { used: None });
     let wall = blueprint.configure_wall();
     let _trial = core.trials.acquire().await;
@@ -298,8 +298,8 @@ async fn configure(core: &Core, blueprint: Arc<Blueprint>) -> Result<(), LoadCau
 
 fn not_configured(error: CallError) -> LoadCause {
     match error {
-        CallError::Plugin { case, message, .. } => LoadCause::Configure(format!("{case}: {message}")),
-        error => LoadCause::Configure(error.to_string()),
+        CallError::Plugin { case, message, .. } => LoadCause::Configure(format!("{case}: {}", for_line(&message))),
+        error => LoadCause::Configure(for_line(&error.to_string()).into_owned()),
     }
 }
 
@@ -419,6 +419,15 @@ mod tests {
         for (store, found) in [(&state.blueprint.vectors, 1), (&core.config.vectors, 0)] {
             assert_eq!(store.search(&collection, vec![1.0], 9, Vec::new()).await.unwrap().len(), found);
         }
+    }
+
+    #[test]
+    fn what_a_guest_says_of_its_config_stays_one_line() {
+        let message = format!("no\n2026-11-29 INFO forged\u{1b}[2J{}", "x".repeat(1 << 20));
+        let said = CallError::Plugin { plugin: "p".into(), case: "invalid-config", message };
+        let told = not_configured(said).to_string();
+        assert!(told.len() < 2_000 && !told.contains(char::is_control), "{told}");
+        assert!(told.contains("invalid-config: no\\n2026"), "{told}");
     }
 
     #[test]
