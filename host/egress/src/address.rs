@@ -69,13 +69,15 @@ fn is_public(address: IpAddr) -> bool {
 
 /// The special-purpose registry (RFC 6890 and later), multicast and what is reserved.
 fn is_special_v4(address: Ipv4Addr) -> bool {
-    let [a, b, c, _] = address.octets();
+    let [a, b, c, d] = address.octets();
     match a {
         0 | 10 | 127 => true,
         // Carrier-grade NAT.
         100 => (64..128).contains(&b),
         // Link-local, and with it the metadata services of clouds.
         169 => b == 254,
+        // Azure's, in the midst of public ones.
+        168 => [b, c, d] == [63, 129, 16],
         172 => (16..32).contains(&b),
         192 => b == 168 || b == 0 && (c == 0 || c == 2) || b == 88 && c == 99 || b == 31 && c == 196,
         198 => b == 18 || b == 19 || b == 51 && c == 100,
@@ -106,6 +108,8 @@ mod tests {
             "10.0.0.1",
             "100.64.0.1",
             "100.100.100.200",
+            "168.63.129.16",
+            "::ffff:168.63.129.16",
             "127.0.0.1",
             "127.255.255.254",
             "169.254.169.254",

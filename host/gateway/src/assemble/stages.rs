@@ -32,6 +32,8 @@ pub(super) fn load(
 ) -> anyhow::Result<Stages> {
     let mut stages = Stages { default_route: config.default.clone(), ..Stages::default() };
     let mut components = BTreeMap::new();
+    let with_kv = |stage: &&StageConfig| stage.grants.kv_kib.is_some();
+    let with_kv: Vec<String> = config.stage.iter().filter(with_kv).map(|stage| stage.plugin.clone()).collect();
     for (i, stage) in config.stage.iter_mut().enumerate() {
         let component = component(stage, admission, &mut components);
         let plugin = match &component {
@@ -47,7 +49,8 @@ pub(super) fn load(
         check_kinds(stage, &kinds).with_context(here)?;
         facts.push(fact(stage, &plugin, &kinds));
         if let Ok(plugin) = &plugin {
-            let remarks = remarks(stage, plugin, &kinds, models);
+            let shares_kv = with_kv.iter().filter(|name| **name == stage.plugin).count() > 1;
+            let remarks = remarks(stage, plugin, &kinds, models, shares_kv);
             facts.extend(remarks.map(|remark| format!("          {} {remark}", stage.plugin)));
         }
         let plugin = plugin.map_err(|why| Arc::from(format!("{}: {why:#}", here())));
@@ -197,12 +200,13 @@ fn remarks(
     plugin: &Plugin,
     kinds: &[StageKind],
     models: &[ModelConfig],
+    shares_kv: bool,
 ) -> impl Iterator<Item = String> {
     let used = plugin.capabilities();
     let sees = kinds.iter().any(|kind| kind.sees_content());
     let origins = stage.grants.content_leaves_to().filter(|_| sees && used.contains("http"));
     let leaves = origins.map(|origins| format!("MAY SEND WHAT IT SEES TO {origins}"));
-    let kept = if sees { None } else { sends_kept(&stage.grants, used) };
+    let kept = if sees { None } else { sends_kept(&stage.grants, used, shares_kv) };
     let asks = if sees && used.contains("models") { asked_upstreams(&stage.grants, models) } else { Vec::new() };
 
     let (promised, most) = (plugin.descriptor().holdback_bytes.unwrap_or(0) as usize, holdback(stage));
@@ -226,10 +230,13 @@ fn remarks(
     leaves.into_iter().chain(kept).chain(asks).chain(withholds).chain(undeclared).chain(idle)
 }
 
-/// Of a plugin that sees no content itself: what others have put into its collections may be some.
-fn sends_kept(grants: &GrantsConfig, used: &BTreeSet<&'static str>) -> Option<String> {
+/// Of a plugin that sees no content itself: what others have put into its collections may be some, and what it has put into `kv` in
+/// another stage.
+fn sends_kept(grants: &GrantsConfig, used: &BTreeSet<&'static str>, shares_kv: bool) -> Option<String> {
     let origins = grants.http.as_ref().filter(|_| used.contains("http"))?.origins.join(", ");
-    let names: Vec<&str> = grants.vectors.keys().map(String::as_str).filter(|_| used.contains("vectors")).collect();
+    let kv = Some("`kv`").filter(|_| shares_kv && grants.kv_kib.is_some() && used.contains("kv"));
+    let vectors = grants.vectors.keys().map(String::as_str).filter(|_| used.contains("vectors"));
+    let names: Vec<&str> = kv.into_iter().chain(vectors).collect();
     (!names.is_empty()).then(|| format!("MAY SEND WHAT OTHERS KEEP IN {} TO {origins}", names.join(", ")))
 }
 
@@ -338,10 +345,17 @@ mod tests {
         let grants = |text: &str| toml::from_str::<GrantsConfig>(text).unwrap();
         let (all, no_http) = (BTreeSet::from(["http", "vectors"]), BTreeSet::from(["vectors"]));
         let both = grants("http = { origins = [\"https://a.example\"] }\nvectors = { notes = \"read\" }");
+        let sends_kept = |grants: &GrantsConfig, used: &_| super::sends_kept(grants, used, false);
         let told = sends_kept(&both, &all).unwrap();
         assert_eq!(told, "MAY SEND WHAT OTHERS KEEP IN notes TO https://a.example");
         assert_eq!(sends_kept(&both, &no_http), None);
         assert_eq!(sends_kept(&grants("http = { origins = [\"https://a.example\"] }"), &all), None);
         assert_eq!(sends_kept(&grants("vectors = { notes = \"read\" }"), &all), None);
+        // What the same plugin keeps where it sees content.
+        let (kv, used) =
+            (grants("http = { origins = [\"https://a.example\"] }\nkv_kib = 4"), BTreeSet::from(["http", "kv"]));
+        let told = super::sends_kept(&kv, &used, true).unwrap();
+        assert_eq!(told, "MAY SEND WHAT OTHERS KEEP IN `kv` TO https://a.example");
+        assert_eq!(sends_kept(&kv, &used), None);
     }
 }
