@@ -7,6 +7,8 @@ use tidegate_types::{Finding, Span};
 
 const MAX_FINDINGS: usize = 256;
 const MAX_CATEGORY_BYTES: usize = 128;
+/// The host's own are shorter.
+const MAX_MESSAGE_ID_BYTES: usize = 128;
 
 /// The span, when it lies in the text on character borders.
 pub(crate) fn span(span: wit::Span, text: &str, what: &str) -> Result<Span, String> {
@@ -48,6 +50,11 @@ pub(crate) fn findings<'t>(
         if let Some(score) = score.filter(|score| !(0.0..=1.0).contains(score)) {
             return Err(format!("finding `{category}` has the score {score}; scores are from 0 to 1"));
         }
+        if let Some(len) = message_id.as_ref().map(String::len).filter(|len| *len > MAX_MESSAGE_ID_BYTES) {
+            return Err(format!(
+                "finding `{category}` names a message by {len} bytes; ids have at most {MAX_MESSAGE_ID_BYTES}"
+            ));
+        }
         let span = match span {
             Some(found) => Some(self::span(found, text_of(message_id.as_deref())?, "a finding's span")?),
             None => None,
@@ -61,6 +68,25 @@ pub(crate) fn findings<'t>(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_a_finding_says_is_bounded() {
+        let check = |category: &str, message_id: &str| {
+            let finding = wit::FindingResult {
+                category: category.into(),
+                severity: wit::Severity::Low,
+                score: None,
+                message_id: Some(message_id.into()),
+                span: None,
+            };
+            findings(vec![finding], |_| Ok("")).map(|found| found.len())
+        };
+        assert_eq!(check("a:b", "m0"), Ok(1));
+        assert_eq!(check(&"a".repeat(128), &"m".repeat(128)), Ok(1));
+        assert!(check(&"a".repeat(129), "m0").unwrap_err().contains("category"));
+        assert!(check("a", &"m".repeat(129)).unwrap_err().contains("129 bytes"));
+        assert!(findings(vec![], |_| Ok("")).is_ok_and(|found| found.is_empty()));
+    }
 
     #[test]
     fn a_span_lies_in_the_text_on_characters() {

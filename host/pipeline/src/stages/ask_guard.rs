@@ -24,6 +24,9 @@ const SLOW_GUARD: Duration = Duration::from_millis(2);
 /// waits for the first byte.
 const BUFFERED_WINDOW_BYTES: usize = 256;
 
+/// What redactions may put into one text.
+const MAX_INSERTED_BYTES: usize = 4 << 20;
+
 /// What a window is of.
 #[derive(Clone, Copy)]
 pub(super) struct Asking<'a> {
@@ -39,6 +42,8 @@ pub(super) struct Asking<'a> {
 #[derive(Debug)]
 pub(super) struct Withheld {
     pub(super) text: Holdback,
+    /// Bytes that redactions have put into it.
+    inserted: usize,
     /// Since when the guard keeps some of it back, while it does.
     waiting: Option<Instant>,
     /// What every call about it carries, made once: what it counts references of, other threads count too.
@@ -98,7 +103,7 @@ impl Asking<'_> {
     /// Asks `stage` about what waits in `held`.
     pub(super) async fn call(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         let Self { cx, streaming, choice, channel, ending } = self;
-        let Withheld { text, call, pool, watched, logged, .. } = &mut *held;
+        let Withheld { text, inserted, call, pool, watched, logged, .. } = &mut *held;
         let window = text.window();
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
         let watched = watched.get_or_insert_with(|| Watched::begin(stage));
@@ -114,6 +119,7 @@ impl Asking<'_> {
                     Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
                 let said = plugin.inspect_window_in(pool, call, text.carry(), window.clone()).await?;
                 check_arguments(&stage.name, &window, &said)?;
+                *inserted = with_inserted(&stage.name, *inserted, &said)?;
                 Ok(said)
             })
             .await;
@@ -185,6 +191,7 @@ impl Withheld {
     pub(super) fn by(stage: &Stage) -> Self {
         Self {
             text: stage.holdback(),
+            inserted: 0,
             waiting: None,
             call: None,
             pool: StreamPool::default(),
@@ -224,6 +231,17 @@ pub fn check_arguments(plugin: &str, window: &Window<'_>, said: &Inspection) -> 
         return Err(CallError::BadResult { plugin: plugin.to_owned(), message });
     }
     Ok(())
+}
+
+/// Bytes put into a text, with what the guard says of one more window.
+fn with_inserted(plugin: &str, so_far: usize, said: &Inspection) -> Result<usize, CallError> {
+    let WindowAction::Redact(redactions) = &said.action else { return Ok(so_far) };
+    let inserted = redactions.iter().fold(so_far, |sum, redaction| sum + redaction.text.len());
+    if inserted > MAX_INSERTED_BYTES {
+        let message = format!("its redactions put {inserted} bytes into one text; at most {MAX_INSERTED_BYTES}");
+        return Err(CallError::BadResult { plugin: plugin.to_owned(), message });
+    }
+    Ok(inserted)
 }
 
 /// Whether a guard makes no JSON of arguments that are JSON. Those are one window, the last of their text. What a model wrote
@@ -266,6 +284,20 @@ fn halt(farewell: Option<String>) -> Judged {
 mod tests {
     use super::*;
     use tidegate_types::Span as Bytes;
+
+    #[test]
+    fn what_redactions_put_into_one_text_is_bounded() {
+        let said = |text: &str| {
+            let redaction = Redaction { span: Bytes { start: 0, end: 1 }, text: text.into() };
+            let action = WindowAction::Redact(vec![redaction.clone(), redaction]);
+            Inspection { action, safe_through: 1, carry: vec![], findings: vec![] }
+        };
+        assert_eq!(with_inserted("p", 3, &Inspection::pass(1)), Ok(3));
+        assert_eq!(with_inserted("p", 3, &said("four")), Ok(11));
+        assert_eq!(with_inserted("p", MAX_INSERTED_BYTES - 2, &said("x")), Ok(MAX_INSERTED_BYTES));
+        let error = with_inserted("p", MAX_INSERTED_BYTES - 1, &said("x")).unwrap_err();
+        assert!(error.to_string().contains("4194305 bytes into one text"), "{error}");
+    }
 
     #[test]
     fn a_redaction_that_leaves_no_json_of_arguments_that_were_is_found() {

@@ -75,12 +75,17 @@ pub(super) enum Joining {
     Text,
 }
 
+/// Kept of one answer for observers.
+const MAX_FINDINGS: usize = 1_024;
+
 /// The guards' memory of one answer.
 #[derive(Default)]
 pub(super) struct OutputScreen {
     /// Texts of which more is to come. Few: a list is searched faster than a key is hashed.
     held: Vec<Held>,
+    /// At most [`MAX_FINDINGS`].
     pub(super) findings: Vec<Finding>,
+    has_more_findings: bool,
     slow: bool,
     /// A guard has redacted something.
     pub(super) redacted: bool,
@@ -179,6 +184,7 @@ impl OutputScreen {
             let (batch, asked) = asked.ok_or_else(without_a_place)?;
             let Asked { mut judged, slow, redacted, .. } =
                 asked.ask(batch, asking.or_of_the_last(was_halted), &mut self.findings).await?;
+            self.bound_findings(asking.cx);
             self.slow |= slow;
             self.redacted |= redacted;
             judged.halted |= was_halted;
@@ -187,6 +193,18 @@ impl OutputScreen {
                 Taken::Judged(judged) => return Ok(judged),
                 Taken::Waits(next) => place = next,
             }
+        }
+    }
+
+    /// A stream of thousands of windows may have a million.
+    fn bound_findings(&mut self, cx: &RequestContext) {
+        if self.findings.len() <= MAX_FINDINGS {
+            return;
+        }
+        self.findings.truncate(MAX_FINDINGS);
+        if !std::mem::replace(&mut self.has_more_findings, true) {
+            let request = &cx.request_id;
+            tracing::warn!(%request, "the answer has more than {MAX_FINDINGS} findings: observers are told of the first");
         }
     }
 
