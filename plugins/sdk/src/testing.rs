@@ -6,11 +6,12 @@
 
 mod edits;
 
+use crate::findings::MAX_FINDINGS;
 use crate::host::fake;
 use crate::plugin::{Error, Plugin, configure};
 use crate::prefilter::Prefilter;
 use crate::stages::{Channel, Inspection, StreamGuard, Window, WindowAction, inspect_with_carry};
-use crate::types::{Context, Finding};
+use crate::types::{Context, Finding, Span};
 
 pub use edits::{assert_same_for_any_parts, edited};
 
@@ -113,6 +114,7 @@ impl<G: StreamGuard> Stream<'_, G> {
         };
         let inspection = self.judged(&window)?;
         self.seq += 1;
+        check_findings(&inspection, &window.text)?;
         outcome.findings.extend(inspection.findings.iter().cloned());
         if let WindowAction::Halt { refusal, farewell } = &inspection.action {
             outcome.halted = Some(refusal.code.clone());
@@ -194,6 +196,32 @@ fn broken(what: &str) -> Error {
     Error::Other(format!("the guard broke the contract: {what}"))
 }
 
+const MAX_CATEGORY_BYTES: usize = 128;
+
+/// What a server refuses of findings.
+fn check_findings(inspection: &Inspection, text: &str) -> Result<(), Error> {
+    let findings = &inspection.findings;
+    if findings.len() > MAX_FINDINGS {
+        return Err(broken(&format!("{} findings; at most {MAX_FINDINGS}", findings.len())));
+    }
+    findings.iter().try_for_each(|Finding { category, score, span, .. }| {
+        if category.is_empty() || category.len() > MAX_CATEGORY_BYTES || category.contains(char::is_control) {
+            return Err(broken(&format!("the category {category:?} is not a line of 1 to {MAX_CATEGORY_BYTES} bytes")));
+        }
+        if let Some(score) = score.filter(|score| !(0.0..=1.0).contains(score)) {
+            return Err(broken(&format!("finding `{category}` has the score {score}; scores are from 0 to 1")));
+        }
+        let is_there = |span: &Span| text.get(span.start as usize..span.end as usize).is_some();
+        match span.as_ref().filter(|span| !is_there(span)) {
+            Some(Span { start, end }) => Err(broken(&format!(
+                "the span {start}..{end} of finding `{category}` is out of the window or inside a character; spans count in \
+                 the window's text, look-behind included"
+            ))),
+            None => Ok(()),
+        }
+    })
+}
+
 /// Cuts a text at the given bytes, moved to character borders; order and repetition do not matter.
 pub fn cut<'a>(text: &'a str, at: &[usize]) -> Vec<&'a str> {
     let mut cuts: Vec<usize> = at.iter().map(|&at| text.floor_char_boundary(at)).collect();
@@ -254,6 +282,28 @@ pub fn assert_readme_is_true<P: Plugin>(readme: &str) {
 mod tests {
     use super::*;
     use crate::descriptor::Descriptor;
+
+    #[test]
+    fn findings_that_a_server_refuses_are_told() {
+        let found = |finding: Finding| check_findings(&Inspection::pass(0).with(vec![finding]), "aü");
+        let finding = |category: &str| Finding::new(category, crate::types::Severity::Low);
+        let at = |start, end| Finding { span: Some(Span { start, end }), ..finding("a") };
+        let sure = |score| Finding { score: Some(score), ..finding("a") };
+        for good in [finding("a"), at(0, 3), at(3, 3), sure(0.0), sure(1.0)] {
+            assert!(found(good).is_ok());
+        }
+        for (bad, why) in [
+            (finding(""), "category"),
+            (finding(&"a".repeat(129)), "category"),
+            (at(2, 3), "span 2..3"),
+            (at(0, 4), "span 0..4"),
+            (sure(1.5), "score 1.5"),
+        ] {
+            assert!(found(bad).unwrap_err().to_string().contains(why), "{why}");
+        }
+        let many = Inspection::pass(0).with(vec![finding("a"); MAX_FINDINGS + 1]);
+        assert!(check_findings(&many, "").unwrap_err().to_string().contains("257 findings"));
+    }
 
     /// Declares that it need not be asked about small letters, and breaks that at some of them.
     struct Careless;
