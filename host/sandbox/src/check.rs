@@ -7,7 +7,7 @@ use tidegate_types::{Finding, Span};
 
 const MAX_FINDINGS: usize = 256;
 const MAX_CATEGORY_BYTES: usize = 128;
-/// The host's own are shorter.
+/// A longer name is one of a message that is there: passages have those of where they come from.
 const MAX_MESSAGE_ID_BYTES: usize = 128;
 
 /// The span, when it lies in the text on character borders.
@@ -50,10 +50,8 @@ pub(crate) fn findings<'t>(
         if let Some(score) = score.filter(|score| !(0.0..=1.0).contains(score)) {
             return Err(format!("finding `{category}` has the score {score}; scores are from 0 to 1"));
         }
-        if let Some(len) = message_id.as_ref().map(String::len).filter(|len| *len > MAX_MESSAGE_ID_BYTES) {
-            return Err(format!(
-                "finding `{category}` names a message by {len} bytes; ids have at most {MAX_MESSAGE_ID_BYTES}"
-            ));
+        if message_id.as_ref().is_some_and(|id| id.len() > MAX_MESSAGE_ID_BYTES) {
+            text_of(message_id.as_deref())?;
         }
         let span = match span {
             Some(found) => Some(self::span(found, text_of(message_id.as_deref())?, "a finding's span")?),
@@ -62,6 +60,17 @@ pub(crate) fn findings<'t>(
         Ok(Finding { category, severity: convert::severity(severity), score, message_id, span })
     };
     findings.into_iter().map(check).collect()
+}
+
+/// The text that a finding about a window counts in. What is streamed has no message to name.
+pub(crate) fn text_of_window<'t>(id: Option<&str>, text: &'t str) -> Result<&'t str, String> {
+    match id {
+        Some(id) if id.len() > MAX_MESSAGE_ID_BYTES => Err(format!(
+            "a finding about a window names a message by {} bytes; at most {MAX_MESSAGE_ID_BYTES}",
+            id.len()
+        )),
+        _ => Ok(text),
+    }
 }
 
 #[cfg(test)]
@@ -79,12 +88,16 @@ mod tests {
                 message_id: Some(message_id.into()),
                 span: None,
             };
-            findings(vec![finding], |_| Ok("")).map(|found| found.len())
+            let text_of = |id: Option<&str>| {
+                if id.is_some_and(|id| id.starts_with('m')) { Ok("") } else { Err("no such".into()) }
+            };
+            findings(vec![finding], text_of).map(|found| found.len())
         };
         assert_eq!(check("a:b", "m0"), Ok(1));
-        assert_eq!(check(&"a".repeat(128), &"m".repeat(128)), Ok(1));
+        assert_eq!(check(&"a".repeat(128), &"n".repeat(128)), Ok(1));
+        assert_eq!(check("a", &"m".repeat(4_000)), Ok(1), "a message with a long id");
         assert!(check(&"a".repeat(129), "m0").unwrap_err().contains("category"));
-        assert!(check("a", &"m".repeat(129)).unwrap_err().contains("129 bytes"));
+        assert_eq!(check("a", &"n".repeat(129)), Err("no such".into()));
         assert!(findings(vec![], |_| Ok("")).is_ok_and(|found| found.is_empty()));
     }
 

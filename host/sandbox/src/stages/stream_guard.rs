@@ -47,7 +47,7 @@ impl StageCall for InspectWindow<'_> {
             return Err(format!("its carry has {} bytes; at most {MAX_CARRY}", raw.carry.len()));
         }
         let safe_through = self.watermark(raw.safe_through)?;
-        let findings = check::findings(raw.findings, |_| Ok(self.window.text))?;
+        let findings = check::findings(raw.findings, |id| check::text_of_window(id, self.window.text))?;
         let action = match raw.action {
             guard::WindowAction::Pass => WindowAction::Pass,
             guard::WindowAction::Redact(_) if !descriptor.mutates => {
