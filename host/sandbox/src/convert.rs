@@ -4,6 +4,7 @@
 use crate::bindings::tidegate::plugin::{accounting, types as wit};
 use crate::call_ids::CallIds;
 use crate::stage::Refusal;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tidegate_types::{
     Finding, Message, Part, Provenance, Role, Severity, Span, ToolCall, ToolDef, ToolHints, ToolOutcome, Usage,
@@ -210,6 +211,12 @@ pub(crate) fn hints(hints: wit::ToolHints) -> ToolHints {
 /// JSON from a guest; `what` names it in the error.
 pub(crate) fn json(text: &str, what: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("{what} is not JSON: {error}"))
+}
+
+/// The same, where it stays text. A caller's text has numbers, escapes and depths that a value cannot hold, and who redacts it
+/// leaves those.
+pub(crate) fn check_json(text: &str, what: &str) -> Result<(), String> {
+    serde_json::from_str(text).map(|_: IgnoredAny| ()).map_err(|error| format!("{what} is not JSON: {error}"))
 }
 
 pub(crate) fn tool_outcome(outcome: wit::ToolOutcomeResult) -> Result<ToolOutcome, String> {

@@ -139,7 +139,7 @@ impl<'a> Seen<'a> {
             }
             wit::Edit::SetArguments((id, arguments)) => {
                 let (message, part) = self.call(&id)?;
-                convert::json(&arguments, "a tool call's new arguments")?;
+                convert::check_json(&arguments, "a tool call's new arguments")?;
                 Ok(Edit::SetArguments { message_id: message.id.clone(), part, arguments })
             }
             wit::Edit::SetParam((name, _)) => {
@@ -277,7 +277,8 @@ mod tests {
             Message { parts: vec![Part::Text("x".into()), Part::ToolCall(call)], ..Message::text(id, Role::User, "") }
         };
         let messages = [asked("m0"), asked("m1")];
-        let set = |id: &str| wit::Edit::SetArguments((id.into(), "[1]".into()));
+        let set_to = |id: &str, json: &str| wit::Edit::SetArguments((id.into(), json.into()));
+        let set = |id: &str| set_to(id, "[1]");
         let made = |id: &str| {
             let (message_id, arguments) = (id.to_owned(), "[1]".to_owned());
             Edit::SetArguments { message_id, part: 1, arguments }
@@ -285,6 +286,12 @@ mod tests {
         let edits = |edits| Seen::of(&messages, "guard").edits(edits);
         assert_eq!(edits(vec![set("c~2"), set("c")]), Ok(vec![made("m1"), made("m0")]));
         assert_eq!(edits(vec![set("c~3")]), Err("no tool call `c~3`".into()));
+        // What a caller wrote beside what is redacted stays as it is.
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        for json in ["{\"to\":\"[email]\",\"n\":1e999}", "[\"\\ud83d\"]", &deep] {
+            assert_eq!(edits(vec![set_to("c", json)]).map(|edits| edits.len()), Ok(1), "{json}");
+        }
+        assert!(edits(vec![set_to("c", "{\"to\":}")]).unwrap_err().contains("new arguments is not JSON"));
     }
 
     #[test]
