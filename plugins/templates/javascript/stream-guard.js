@@ -3,6 +3,7 @@ import { logged } from "./logged.js";
 
 // What is dear to build is built in `configure`, which the host calls once per instance.
 let config = {};
+let wordBytes = 0;
 
 export const meta = logged({
   describe() {
@@ -18,6 +19,7 @@ export const meta = logged({
   configure(json) {
     config = { word: "foo", replacement: "bar", ...JSON.parse(json) };
     if (config.word === "") throw { tag: "invalid-config", val: "`word` is empty; name one" };
+    wordBytes = bytes(config.word);
   },
 });
 
@@ -49,9 +51,11 @@ export const streamGuard = logged({
     const text = pending(window);
     const redactions = [];
     let decided = 0;
+    let end = window.settled;
     for (let at; (at = text.indexOf(word, decided)) >= 0; ) {
-      const start = window.settled + bytes(text.slice(0, at));
-      redactions.push({ span: { start, end: start + bytes(word) }, text: replacement });
+      const start = end + bytes(text.slice(decided, at));
+      end = start + wordBytes;
+      redactions.push({ span: { start, end }, text: replacement });
       decided = at + word.length;
     }
     // The word may begin at the end of the text, and the rest of it may be in the next window.
@@ -66,7 +70,7 @@ export const streamGuard = logged({
     }
     return {
       action: redactions.length > 0 ? { tag: "redact", val: redactions } : { tag: "pass" },
-      safeThrough: window.settled + bytes(text.slice(0, safe)),
+      safeThrough: end + bytes(text.slice(decided, safe)),
       carry: new Uint8Array(),
       findings: [],
       attrs: [],
