@@ -219,8 +219,14 @@ fn tells_what_it_throws(project: &Path, lang: &str) {
     };
     let source = project.join(file);
     let good = std::fs::read_to_string(&source).unwrap();
-    let wrong = good.replacen(before, &format!("{before}{bad}"), 1);
+    let mut wrong = good.replacen(before, &format!("{before}{bad}"), 1);
     assert_ne!(wrong, good, "{before}");
+    if lang == "python" {
+        // What is inherited is told, too.
+        assert!(wrong.contains("@logged\nclass PromptGuard:\n"));
+        wrong = wrong.replacen("@logged\nclass PromptGuard:\n", "class Base:\n", 1);
+        wrong.push_str("\n\n@logged\nclass PromptGuard(Base):\n    pass\n");
+    }
     std::fs::write(&source, wrong).unwrap();
     let (built, said) = plugin(project, &["build"]);
     assert!(built, "{said}");

@@ -23,7 +23,8 @@ class Index:
         self.passages = passages
         self.counts = [Counter(words(passage["text"])) for passage in passages]
         self.lengths = [sum(count.values()) for count in self.counts]
-        self.mean = sum(self.lengths) / len(self.lengths)
+        # Not 0 where no passage has a word.
+        self.mean = max(sum(self.lengths) / len(self.lengths), 1)
         holders = Counter(word for count in self.counts for word in count)
         total = len(passages)
         self.idf = {word: math.log(1 + (total - n + 0.5) / (n + 0.5)) for word, n in holders.items()}

@@ -53,7 +53,7 @@ def told(call):
                 ERRORS.end()
         except Err:
             raise  # An error of the contract, which the host is told as it is.
-        except Exception as error:
+        except BaseException as error:  # `sys.exit()` ends an instance, too.
             for line in fault(error):
                 log.write(log.Level.ERROR, line, [])
             raise
@@ -62,8 +62,9 @@ def told(call):
 
 
 def logged(exports):
-    """The same class, whose methods log what they raise."""
-    for name, call in list(vars(exports).items()):
+    """The same class, whose methods log what they raise, inherited ones too."""
+    calls = {name: call for base in reversed(exports.__mro__) for name, call in vars(base).items()}
+    for name, call in calls.items():
         # Static methods and classes can be called too, and are to stay what they are.
         if isinstance(call, types.FunctionType) and not name.startswith("_"):
             setattr(exports, name, told(call))

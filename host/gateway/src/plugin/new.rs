@@ -51,7 +51,7 @@ fn project(name: &str, lang: Language, stage: &str) -> anyhow::Result<Vec<(Strin
         (FILE.into(), toml::to_string(&manifest)?),
         (lang.source(), source.replace("{{name}}", name)),
         ("tests.toml".into(), cases.into()),
-        (".gitignore".into(), "/dist\n/target\nnode_modules\n.venv\n__pycache__\n".into()),
+        (".gitignore".into(), "/dist\n/target\nnode_modules\n.venv\n__pycache__\n*.pem\n".into()),
         ("README.md".into(), readme(name, lang, stage)),
     ];
     files.extend(logged(lang).map(|(name, text)| (name, text.into())));
