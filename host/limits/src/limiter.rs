@@ -86,7 +86,8 @@ impl Limiter {
             denial.allowances = self.allowances(&subjects, claims, now);
             return Err(Box::new(denial));
         }
-        let parts = subjects.iter().map(|subject| self.charge(subject, tokens, now)).collect();
+        let parts = subjects.iter().zip(claims).map(|(subject, claim)| self.charge(subject, claim.quota, tokens, now));
+        let parts = parts.collect();
         Ok(Reservation { parts, allowances: self.allowances(&subjects, claims, now) })
     }
 
@@ -116,13 +117,15 @@ impl Limiter {
         self.table.len()
     }
 
-    fn charge(&mut self, subject: &Subject, tokens: u64, now: Duration) -> Part {
+    /// What is not limited is not charged: its meter may be there still, and has another rate.
+    fn charge(&mut self, subject: &Subject, quota: &Quota, tokens: u64, now: Duration) -> Part {
         let (subject, entry) = self.table.enter(subject, now);
         entry.running += 1;
-        if let Some(meter) = &mut entry.requests {
+        if let Some(meter) = entry.requests.as_mut().filter(|_| quota.requests_per_minute.is_some()) {
             meter.charge(1, now);
         }
-        Part { subject, tokens: entry.tokens.as_mut().map(|meter| meter.reserve(tokens, now)) }
+        let limited = entry.tokens.as_mut().filter(|_| quota.tokens_per_minute.is_some());
+        Part { subject, tokens: limited.map(|meter| meter.reserve(tokens, now)) }
     }
 
     fn allowances(&mut self, subjects: &[Subject], claims: &[Claim<'_>], now: Duration) -> Allowances {

@@ -43,6 +43,11 @@ impl Lows {
         by
     }
 
+    /// The level is no more than this now: of what was charged before, no more can be given back.
+    pub(crate) fn lower_to(&mut self, level: u64) {
+        self.entries.iter_mut().for_each(|low| low.level = low.level.min(level));
+    }
+
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }

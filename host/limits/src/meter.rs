@@ -52,10 +52,15 @@ impl Meter {
         Self { per_minute, level: 0, at: micros(now), changes: 0, open: 0, lows: Lows::default() }
     }
 
-    /// From now on at another rate; what was charged stays charged.
+    /// From now on at another rate; what was charged stays charged. At a lower one that is no more than a minute's amount, or
+    /// who was let use more before would wait for it for hours; a debt takes as long to pay as it did.
     pub fn set_rate(&mut self, per_minute: u64, now: Duration) {
-        self.drain(now);
-        self.per_minute = per_minute.clamp(1, MAX_PER_MINUTE);
+        self.change(now);
+        let before = std::mem::replace(&mut self.per_minute, per_minute.clamp(1, MAX_PER_MINUTE));
+        let in_step = u128::from(self.level) * u128::from(self.per_minute) / u128::from(before);
+        let most = u64::try_from(in_step).unwrap_or(u64::MAX).max(self.per_minute * UNIT);
+        self.level = self.level.min(most);
+        self.lows.lower_to(self.level);
     }
 
     /// Whether `amount` can be charged now.
@@ -233,6 +238,24 @@ mod tests {
         meter.charge(60, at(0));
         meter.set_rate(120, at(30));
         assert_eq!((meter.remaining(at(30)), meter.reset(at(30))), (90, at(15)));
+    }
+
+    #[test]
+    fn at_a_lower_rate_nobody_waits_for_more_than_a_minutes_amount() {
+        let mut meter = Meter::new(600, at(0));
+        let charge = meter.reserve(600, at(0));
+        meter.set_rate(6, at(0));
+        assert_eq!((meter.remaining(at(0)), meter.reset(at(0))), (0, at(60)));
+        meter.correct(charge, 0, at(30));
+        assert_eq!(meter.used(at(30)), 0, "no more is given back than there is");
+        // What fits the lower rate stays.
+        meter.charge(4, at(30));
+        meter.set_rate(5, at(30));
+        assert_eq!(meter.remaining(at(30)), 1);
+        // Two minutes to pay stay two.
+        meter.charge(6, at(30));
+        meter.set_rate(1, at(30));
+        assert_eq!(meter.reset(at(30)), at(120));
     }
 
     #[test]

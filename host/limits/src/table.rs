@@ -60,7 +60,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The meters of `quota`, made or set to its rates. One that is limited no more stays while charges are open.
+    /// The meters of `quota`, made or set to its rates. Of what is limited no more the meter stays until it is empty, as it was: who
+    /// is limited again before has used what it had.
     pub(crate) fn adopt(&mut self, quota: &Quota, now: Duration) {
         adopt(&mut self.requests, quota.requests_per_minute, now);
         adopt(&mut self.tokens, quota.tokens_per_minute, now);
@@ -73,7 +74,10 @@ impl Entry {
 }
 
 fn adopt(meter: &mut Option<Meter>, rate: Option<u64>, now: Duration) {
-    let Some(rate) = rate else { return };
+    let Some(rate) = rate else {
+        meter.take_if(|meter| meter.is_idle(now));
+        return;
+    };
     match meter {
         Some(meter) if meter.limit() == rate => {}
         Some(meter) => meter.set_rate(rate, now),

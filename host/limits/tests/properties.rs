@@ -231,3 +231,22 @@ fn making_room_for_a_user_forgets_nothing_of_the_request_that_brings_it() {
     let both = [claim(&key("k"), &one), claim(&user(3), &many)];
     assert!(limiter.reserve(&both, 0, ms(6000)).is_err(), "the end of a request gives back no request");
 }
+
+#[test]
+fn what_is_not_limited_for_a_while_is_not_charged_for() {
+    let (mut limiter, who) = (limiter(), key("k"));
+    let limited = Quota { tokens_per_minute: Some(60), requests_per_minute: Some(60), ..Quota::default() };
+    let free = Quota { concurrency: Some(9), ..Quota::default() };
+    let mut ask = |quota: &Quota, at: u64| {
+        let asked = limiter.reserve(&[claim(&who, quota)], 50, ms(at));
+        asked.map(|reservation| limiter.settle(reservation, 50, ms(at))).map_err(|denial| denial.retry_after)
+    };
+    assert_eq!(ask(&limited, 0), Ok(()));
+    for _ in 0..1_000 {
+        assert_eq!(ask(&free, 10_000), Ok(()));
+    }
+    // Of the first 50 there are 10 left to leak.
+    assert_eq!(ask(&limited, 30_000), Err(Some(ms(10_000))));
+    assert_eq!(ask(&free, 60_000), Ok(()));
+    assert_eq!(ask(&limited, 60_000), Ok(()));
+}

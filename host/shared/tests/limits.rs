@@ -189,6 +189,18 @@ async fn the_server_counts_as_the_limiter_of_one_process_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn at_a_lower_rate_nobody_waits_for_more_than_a_minutes_amount() {
+    let Some(redis) = Redis::start() else { return };
+    let gateway = gateway(&redis).await;
+    let rate =
+        |tokens| Quota { tokens_per_minute: Some(tokens), requests_per_minute: Some(tokens), ..Quota::default() };
+    let _much = admitted(ask(&gateway, "ann", &rate(600_000), 600_000).await);
+    let wait = denied(ask(&gateway, "ann", &rate(6_000), 3_000).await).retry_after.unwrap();
+    // A quarter more so that not all come back at once.
+    assert!(wait > Duration::from_secs(20) && wait < Duration::from_secs(40), "{wait:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_gateway_holds_ends_with_it_and_not_before() {
     let Some(redis) = Redis::start() else { return };
     let two = gateway(&redis).await;

@@ -4,16 +4,30 @@ local UNIT, MAX_LOWS = 60000000, 32
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 
+-- A level now, of a rate that is perhaps another one since: no more than a minute's amount of a lower one, but for a debt, which
+-- takes as long to pay as it did.
+local function level_now(level, passed, before, rate)
+  if before == 0 then before = rate end
+  level = math.max(0, level - passed * before)
+  if rate == 0 or rate >= before then return level end
+  return math.min(level, math.max(rate * UNIT, level / before * rate))
+end
+
 -- {time, level of requests, level of tokens, last change, {change, level, change, level ...}, charges that may be corrected,
--- when it began}
+-- when it began, rate of requests, rate of tokens}
 local function load(key, requests, tokens)
   local packed = redis.call('GET', key)
-  if not packed then return { now, 0, 0, 0, {}, 0, now } end
+  if not packed then return { now, 0, 0, 0, {}, 0, now, requests, tokens } end
   local meter = cmsgpack.unpack(packed)
   local passed = math.max(0, now - meter[1])
   meter[1] = meter[1] + passed
-  meter[2] = math.max(0, meter[2] - passed * requests)
-  meter[3] = math.max(0, meter[3] - passed * tokens)
+  meter[2] = level_now(meter[2], passed, meter[8] or 0, requests)
+  meter[3] = level_now(meter[3], passed, meter[9] or 0, tokens)
+  if requests > 0 then meter[8] = requests end
+  if tokens > 0 and tokens ~= meter[9] then
+    meter[9] = tokens
+    for i = 2, #meter[5], 2 do meter[5][i] = math.min(meter[5][i], meter[3]) end
+  end
   return meter
 end
 
