@@ -81,6 +81,14 @@ impl Trust {
         }
     }
 
+    /// Whether its documents are those of `other`, fetched in the same way.
+    pub(crate) fn has_source_of(&self, other: &Self) -> bool {
+        self.issuer == other.issuer
+            && self.jwks_url == other.jwks_url
+            && self.addresses == other.addresses
+            && self.extra_roots == other.extra_roots
+    }
+
     /// What is wrong with it, where something is.
     pub fn check(&self) -> Result<(), String> {
         let urls = std::iter::once(("issuer", &self.issuer)).chain(self.jwks_url.iter().map(|url| ("jwks_url", url)));
@@ -133,6 +141,12 @@ impl Issuer {
     pub(crate) fn new(trust: Trust) -> Self {
         let (fetched, discovered) = (ArcSwapOption::empty(), ArcSwapOption::empty());
         Self { trust, fetched, keys_turn: Turn::default(), discovered, discovery_turn: Turn::default() }
+    }
+
+    /// The same issuer, otherwise believed: with what was fetched of it.
+    pub(crate) fn trusted_as(&self, trust: Trust) -> Self {
+        let (fetched, discovered) = (self.fetched.load_full(), self.discovered.load_full());
+        Self { fetched: fetched.into(), discovered: discovered.into(), ..Self::new(trust) }
     }
 
     /// Whether keys of that version still hold. Looks for newer ones behind the caller's back where it is time.

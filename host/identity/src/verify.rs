@@ -48,14 +48,18 @@ impl Issuers {
         Arc::new(Self { issuers, ..Self::default() })
     }
 
-    /// These issuers in the place of the ones before; who did not change keeps its keys.
+    /// These issuers in the place of the ones before. Who did not change stays, and whose keys come from where they came from keeps
+    /// those: it may be away now.
     pub fn replaced(self: &Arc<Self>, trusted: Vec<Trust>) -> Arc<Self> {
         if self.issuers.iter().map(|issuer| &issuer.trust).eq(&trusted) {
             return Arc::clone(self);
         }
         crypto::install();
-        let known = |trust: &Trust| self.issuers.iter().find(|issuer| issuer.trust == *trust).cloned();
-        let issuer = |trust: Trust| known(&trust).unwrap_or_else(|| Arc::new(Issuer::new(trust)));
+        let issuer = |trust: Trust| match self.issuers.iter().find(|known| known.trust.has_source_of(&trust)) {
+            Some(known) if known.trust == trust => Arc::clone(known),
+            Some(known) => Arc::new(known.trusted_as(trust)),
+            None => Arc::new(Issuer::new(trust)),
+        };
         Arc::new(Self { issuers: trusted.into_iter().map(issuer).collect(), ..Self::default() })
     }
 

@@ -295,6 +295,10 @@ async fn issuers_are_taken_by_a_reload() {
     gateway.running.reload().await.unwrap();
     assert_eq!(models(&gateway, &token).await.status, 200);
     assert_eq!(issuer.fetches(), 1, "an issuer that did not change keeps its keys");
+    write(&issuer.entry("corp", "tenant = \"acme\"\njwks_stale_s = 200000"));
+    gateway.running.reload().await.unwrap();
+    assert_eq!(models(&gateway, &token).await.status, 200);
+    assert_eq!(issuer.fetches(), 1, "nor does one need others that is believed in another way");
     write("");
     gateway.running.reload().await.unwrap();
     assert_eq!(models(&gateway, &token).await.status, 401);
