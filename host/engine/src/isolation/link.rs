@@ -108,7 +108,11 @@ fn start(command: &WorkerCommand) -> std::io::Result<Child> {
     let mut process = std::process::Command::new(&command.program);
     process.args(&command.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(&mut process, 0);
+    {
+        use std::os::unix::process::CommandExt;
+        // Its own path says how it was found, and lists of processes show this.
+        process.process_group(0).arg0("tidegate");
+    }
     process.spawn()
 }
 

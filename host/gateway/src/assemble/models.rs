@@ -200,6 +200,13 @@ fn factory(opened: tidegate_model::Model, backend: &Arc<dyn Backend>) -> Executo
     Box::new(move |limits| device.load(Arc::clone(&program), weights.as_ref(), limits))
 }
 
+/// This program as it runs. What lies in its place by now may be another build, which a worker must not be: they speak without
+/// versions.
+fn this_program() -> std::io::Result<PathBuf> {
+    let running = Path::new("/proc/self/exe");
+    if cfg!(target_os = "linux") && running.exists() { Ok(running.into()) } else { std::env::current_exe() }
+}
+
 /// This program again, told which model to load.
 fn worker_command(
     config: &Config,
@@ -209,7 +216,7 @@ fn worker_command(
 ) -> anyhow::Result<WorkerCommand> {
     let program = match &config.worker_program {
         Some(program) => program.clone(),
-        None => std::env::current_exe().context("this program does not find itself, to start a worker process")?,
+        None => this_program().context("this program does not find itself, to start a worker process")?,
     };
     let args = WorkerArgs {
         name: entry.name.clone(),

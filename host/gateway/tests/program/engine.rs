@@ -1,9 +1,11 @@
 //! An engine in a process of its own that dies.
 
-use super::{LONG, Server, fixture, read_all, signal, streamed_text, write};
+use super::{LONG, PROGRAM, Server, fixture, read_all, signal, streamed_text, tidegate, write};
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const RESTARTS: &str = "tidegate_engine_restarts_total";
@@ -27,6 +29,25 @@ fn an_engine_process_that_dies_is_replaced_and_its_answer_goes_on() {
     assert_eq!(figure_of(&server, RESTARTS, "tidegate-starter"), 1.0, "it was killed over its answer");
     let again = read_all(server.ask("What is Tidegate?", json!({})));
     assert!(again.contains("200 OK"), "{again}");
+}
+
+/// As where an upgrade waits for the night.
+#[test]
+fn another_program_in_the_place_of_this_one_is_no_worker_of_it() {
+    let folder = tempfile::tempdir_in(Path::new(PROGRAM).parent().unwrap()).unwrap();
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\n[pipeline]\n";
+    let config = write(folder.path(), "tidegate.toml", text);
+    let program = folder.path().join("tidegate");
+    std::fs::hard_link(PROGRAM, &program).unwrap();
+    let mut command = Command::new(&program);
+    let like = tidegate(&["serve", "--config", config.to_str().unwrap()]);
+    command.args(like.get_args()).envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let server = Server::run(&mut command);
+    std::fs::remove_file(&program).unwrap();
+    write(folder.path(), "tidegate", "#!/bin/sh\nexit 1\n");
+    signal::send(worker_of(&server), "KILL");
+    let answer = read_all(server.ask("What is Tidegate?", json!({})));
+    assert!(answer.contains("200 OK"), "{answer}");
 }
 
 /// The process compiles the schema itself, and the one that comes after it too.
