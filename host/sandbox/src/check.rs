@@ -87,6 +87,7 @@ mod tests {
                 score: None,
                 message_id: Some(message_id.into()),
                 span: None,
+                attrs: Vec::new(),
             };
             let text_of = |id: Option<&str>| {
                 if id.is_some_and(|id| id.starts_with('m')) { Ok("") } else { Err("no such".into()) }

@@ -4,6 +4,7 @@
 //! behind a slower one what arrives meanwhile is coalesced into the next window (`docs/decisions/0025`). Read next:
 //! `reads.rs` for what comes together, `ask_guard.rs` for one guard, `beside.rs` for several at once.
 
+use crate::context::RequestContext;
 use crate::holdback::Border;
 use crate::stage::Stage;
 use crate::stages::ask_guard::{Asked, Asking, Withheld};
