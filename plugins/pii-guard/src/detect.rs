@@ -22,6 +22,7 @@ use glance::glance;
 use serde::Deserialize;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use typeset::Typeset;
+use visible::Copies;
 
 /// The longest undecided stretch of any detector: an e-mail address of 128 + 1 + 255 bytes.
 pub const MAX_HELD_BYTES: u32 = 384;
@@ -77,12 +78,13 @@ const PEM_HEADER_RULE: usize = PEM_RULE + 1;
 #[derive(Debug)]
 pub struct Detector {
     kinds: Vec<Kind>,
+    copies: Copies,
 }
 
 impl Detector {
     /// Looks for `kinds`.
     pub fn new(kinds: Vec<Kind>) -> Self {
-        Self { kinds }
+        Self { kinds, copies: Copies::default() }
     }
 
     /// The kind that a rule stands for.
@@ -104,10 +106,14 @@ impl Detector {
 
 impl Scanner for Detector {
     fn step(&self, at: Place<'_>) -> Step {
-        visible::look(at, |at| match at.open {
+        self.copies.look(at, |at| match at.open {
             Some(rule) => key::go_on(at, rule),
             None => self.look(at),
         })
+    }
+
+    fn end(&self) {
+        self.copies.forget();
     }
 
     fn idle(&self, at: Place<'_>) -> usize {
@@ -307,6 +313,10 @@ pub(crate) mod tests {
     /// Looks at every place.
     struct Slow(Detector);
     impl Scanner for Slow {
+        fn end(&self) {
+            self.0.end();
+        }
+
         fn step(&self, at: Place<'_>) -> Step {
             self.0.step(at)
         }

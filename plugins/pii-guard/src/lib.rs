@@ -85,6 +85,10 @@ impl StreamGuard for PiiGuard {
 }
 
 impl Scanner for Pii {
+    fn end(&self) {
+        self.detector.end();
+    }
+
     fn step(&self, at: Place<'_>) -> Step {
         self.detector.step(at)
     }

@@ -55,9 +55,9 @@ pub trait Scanner {
     /// Looks at one place.
     fn step(&self, at: Place<'_>) -> Step;
 
-    /// A scan begins: of what the scanner remembers of places, nothing holds any more. Within a scan places come in order,
+    /// A scan is over: of what the scanner remembers of places, nothing holds any more. Within a scan places come in order,
     /// and each is known by the length of its rest.
-    fn begin(&self) {}
+    fn end(&self) {}
 
     /// Bytes at a place, where no match is open, within which none starts, whatever follows: as many times [`Step::No`], but
     /// cheaper. A hint, after which `step` looks at what is behind them.
@@ -109,7 +109,6 @@ pub struct Scanned {
 /// follows, so that nothing is left waiting. Of a stream, `text` is the whole window and `from` where pending text begins:
 /// what stands before `from` is looked at too, as what the client has read last.
 pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize, is_last: bool) -> Scanned {
-    scanner.begin();
     let mut hits = Vec::new();
     let mut at = from;
     while let Some(place) = resume.place(scanner, text, &mut at, is_last) {
@@ -134,6 +133,7 @@ pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize
             }
         };
     }
+    scanner.end();
     Scanned { hits, safe: at }
 }
 

@@ -130,8 +130,8 @@ impl StreamGuard for WordGuard {
 }
 
 impl Scanner for List {
-    fn begin(&self) {
-        self.patterns.iter().for_each(Pattern::begin);
+    fn end(&self) {
+        self.patterns.iter().for_each(Pattern::end);
     }
 
     fn step(&self, at: Place<'_>) -> Step {

@@ -48,8 +48,8 @@ impl Pattern {
         Ok(Self { program, max_bytes, ways, ahead: RefCell::default(), wasted: Cell::new(0) })
     }
 
-    /// A text is looked at from here on: see [`tidegate_plugin_sdk::scan::Scanner::begin`].
-    pub fn begin(&self) {
+    /// A text was looked at: see [`tidegate_plugin_sdk::scan::Scanner::end`].
+    pub fn end(&self) {
         self.ahead.borrow_mut().forget();
         self.wasted.set(0);
     }

@@ -78,7 +78,8 @@ fn push(rest: u32, c: u8) -> u32 {
 
 /// Both letters are of one case: `De 12` begins a sentence.
 fn length(first: u8, second: u8) -> Option<usize> {
-    if first.is_ascii_lowercase() != second.is_ascii_lowercase() {
+    let are_letters = first.is_ascii_alphabetic() && second.is_ascii_alphabetic();
+    if !are_letters || first.is_ascii_lowercase() != second.is_ascii_lowercase() {
         return None;
     }
     let country = [first.to_ascii_uppercase(), second.to_ascii_uppercase()];

@@ -184,8 +184,11 @@ fn before_dashes(text: &str, len: usize) -> usize {
 
 /// Three parts of base64url with dots between; header and payload are JSON objects, so both begin with `eyJ`.
 fn web_token(at: Place<'_>) -> Option<Step> {
+    if !at.rest.starts_with("eyJ") {
+        return None;
+    }
     let header = word(at.rest);
-    if !at.rest.starts_with("eyJ") || header == MAX_WORD_BYTES {
+    if header == MAX_WORD_BYTES {
         return None;
     }
     match &at.rest[header..] {
@@ -220,30 +223,46 @@ fn is_whole(at: Place<'_>, len: usize, dots: Dots) -> bool {
 }
 
 fn is_key(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_' || c == '-'
+    u8::try_from(c).is_ok_and(|byte| KEY_BYTES[usize::from(byte)])
 }
 
 /// Bytes of the word at the start, at most [`MAX_WORD_BYTES`]; five dashes end it.
 fn word(text: &str) -> usize {
-    let len = text.bytes().take(MAX_WORD_BYTES).take_while(|b| is_key(char::from(*b))).count();
-    up_to_dashes(&text.as_bytes()[..len])
+    run(text.as_bytes(), |_| false)
 }
 
-/// Bytes before five dashes. Byte by byte: a search for a string makes tables first, which takes longer than most words are.
-fn up_to_dashes(word: &[u8]) -> usize {
-    word.windows(DASHES.len()).position(|five| five == DASHES.as_bytes()).unwrap_or(word.len())
-}
-
-/// The same as [`word`], with single dots inside.
+/// The same, with single dots inside.
 fn dotted(text: &str) -> usize {
     let bytes = text.as_bytes();
-    let fits = |at: &usize| match bytes[*at] {
-        b'.' => bytes.get(at + 1).is_some_and(|next| is_key(char::from(*next))),
-        byte => is_key(char::from(byte)),
-    };
-    let len = (0..bytes.len().min(MAX_WORD_BYTES)).take_while(fits).count();
-    up_to_dashes(&text.as_bytes()[..len])
+    let is_inside = |at: usize| bytes[at] == b'.' && bytes.get(at + 1).is_some_and(|next| is_key(char::from(*next)));
+    run(bytes, is_inside)
 }
+
+/// One loop for letters and dashes, each told from a table: in a long text of words with hyphens every place begins one.
+fn run(bytes: &[u8], is_inside: impl Fn(usize) -> bool) -> usize {
+    let mut num_dashes = 0;
+    for (at, byte) in bytes.iter().enumerate().take(MAX_WORD_BYTES) {
+        if !KEY_BYTES[usize::from(*byte)] && !is_inside(at) {
+            return at;
+        }
+        num_dashes = if *byte == b'-' { num_dashes + 1 } else { 0 };
+        if num_dashes == DASHES.len() {
+            return at + 1 - num_dashes;
+        }
+    }
+    bytes.len().min(MAX_WORD_BYTES)
+}
+
+/// What keys are made of.
+const KEY_BYTES: [bool; 256] = {
+    let mut bytes = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        bytes[byte] = (byte as u8).is_ascii_alphanumeric() || byte as u8 == b'_' || byte as u8 == b'-';
+        byte += 1;
+    }
+    bytes
+};
 
 /// Behind a prefix stands something with digits, not hyphenated words.
 fn is_secret(tail: &str) -> bool {

@@ -19,6 +19,10 @@ impl<'a> Typeset<'a> {
         if !begins_number(at.rest) {
             return None;
         }
+        // Most numbers stand among the keyboard's characters, each of which is a byte.
+        if at.rest.as_bytes()[..at.rest.len().min(NEAR)].is_ascii() {
+            return Some(Self { at, plain: Cow::Borrowed(at.rest) });
+        }
         let near = near(at.rest);
         let is_typeset = near.chars().any(|c| plain(c) != c);
         let plain = if is_typeset { near.chars().map(plain).collect() } else { Cow::Borrowed(at.rest) };

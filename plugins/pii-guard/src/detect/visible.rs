@@ -2,40 +2,91 @@
 //! what is invisible is not there. Detectors know the keyboard's characters, so they look at a copy that has those.
 
 use super::{Kind, MAX_HELD_BYTES, is_word};
+use std::cell::RefCell;
 use tidegate_plugin_sdk::scan::{Place, Step};
 
-/// What `detect` finds at a place, where characters near it are seen as others or as none. What begins right behind an invisible
-/// character begins a word, so that whoever looks there need not know what is before that.
-pub(super) fn look(at: Place<'_>, detect: impl Fn(Place<'_>) -> Step) -> Step {
-    let near = &at.rest[..at.rest.floor_char_boundary(MAX_HELD_BYTES as usize)];
-    let at = Place { before: at.before.and_then(seen), ..at };
-    if near.is_ascii() || !near.contains(is_set) {
-        return detect(at);
-    }
-    if at.open.is_none() && begins_nothing(at.before, near) {
-        return Step::No;
-    }
-    let copy: String = near.chars().filter_map(seen).collect();
-    // What is further away counts as nothing, or a text of invisible characters would wait for ever.
-    let is_cut = near.len() < at.rest.len();
-    let look = |is_last| match copy.as_str() {
-        "" if is_last => Step::No,
-        "" => Step::More,
-        rest => detect(Place { rest, is_last, ..at }),
-    };
-    let step = match look(at.is_last && !is_cut) {
-        Step::More if is_cut => look(true),
-        step => step,
-    };
-    match step {
-        Step::Skip(len) => Step::Skip(own(near, len)),
-        // Of a key more may follow there.
-        Step::Match { len, rule } if is_cut && len == copy.len() && rule == Kind::ApiKey as usize => {
-            Step::Open { len: own(near, len), rule }
+/// Copies of what is near the places of one scan.
+#[derive(Debug, Default)]
+pub(super) struct Copies(RefCell<Copied>);
+
+/// A copy of a stretch of text, which serves many places: a copy for each of them would take longer than all that looks at it.
+#[derive(Debug, Default)]
+struct Copied {
+    /// The length of the rest where it begins: places of a scan are known by that.
+    rest_len: usize,
+    text: String,
+    /// Of each character, and of the end: where it is in the stretch, and where in the copy.
+    marks: Vec<(usize, usize)>,
+}
+
+/// Bytes of a stretch.
+const STRETCH: usize = 4 * MAX_HELD_BYTES as usize;
+
+impl Copies {
+    /// What `detect` finds at a place, where characters near it are seen as others or as none. What begins right behind an invisible
+    /// character begins a word, so that whoever looks there need not know what is before that.
+    pub(super) fn look(&self, at: Place<'_>, detect: impl Fn(Place<'_>) -> Step) -> Step {
+        let near = &at.rest[..at.rest.floor_char_boundary(MAX_HELD_BYTES as usize)];
+        let at = Place { before: at.before.and_then(seen), ..at };
+        if near.is_ascii() || !near.contains(is_set) {
+            return detect(at);
         }
-        Step::Match { len, rule } => Step::Match { len: own(near, len), rule },
-        Step::Open { len, rule } => Step::Open { len: own(near, len), rule },
-        step => step,
+        if at.open.is_none() && begins_nothing(at.before, near) {
+            return Step::No;
+        }
+        self.0.borrow_mut().cover(at.rest, near.len());
+        self.0.borrow().look(at, near.len(), detect)
+    }
+
+    /// Gives back what is remembered of a text.
+    pub(super) fn forget(&self) {
+        self.0.take();
+    }
+}
+
+impl Copied {
+    /// Copies the text from a place on, where what is near that is not copied yet.
+    fn cover(&mut self, rest: &str, near: usize) {
+        let from = self.rest_len.wrapping_sub(rest.len());
+        if self.marks.last().is_some_and(|(len, _)| from <= *len && from + near <= *len) {
+            return;
+        }
+        (self.rest_len, self.text, self.marks) = (rest.len(), String::new(), Vec::new());
+        let stretch = &rest[..rest.floor_char_boundary(STRETCH)];
+        for (at, c) in stretch.char_indices() {
+            self.marks.push((at, self.text.len()));
+            self.text.extend(seen(c));
+        }
+        self.marks.push((stretch.len(), self.text.len()));
+    }
+
+    fn look(&self, at: Place<'_>, near: usize, detect: impl Fn(Place<'_>) -> Step) -> Step {
+        let from = self.rest_len - at.rest.len();
+        let copied = |own: usize| self.marks[self.marks.partition_point(|(start, _)| *start < own)].1;
+        let (start, end) = (copied(from), copied(from + near));
+        // What is further away counts as nothing, or a text of invisible characters would wait for ever.
+        let is_cut = near < at.rest.len();
+        let look = |is_last| match &self.text[start..end] {
+            "" if is_last => Step::No,
+            "" => Step::More,
+            rest => detect(Place { rest, is_last, ..at }),
+        };
+        let step = match look(at.is_last && !is_cut) {
+            Step::More if is_cut => look(true),
+            step => step,
+        };
+        // Up to the last character that is seen.
+        let own = |len: usize| self.marks[self.marks.partition_point(|(_, copied)| *copied < start + len)].0 - from;
+        match step {
+            Step::Skip(len) => Step::Skip(own(len)),
+            // Of a key more may follow there.
+            Step::Match { len, rule } if is_cut && start + len == end && rule == Kind::ApiKey as usize => {
+                Step::Open { len: own(len), rule }
+            }
+            Step::Match { len, rule } => Step::Match { len: own(len), rule },
+            Step::Open { len, rule } => Step::Open { len: own(len), rule },
+            step => step,
+        }
     }
 }
 
@@ -43,17 +94,6 @@ pub(super) fn look(at: Place<'_>, detect: impl Fn(Place<'_>) -> Step) -> Step {
 fn begins_nothing(before: Option<char>, near: &str) -> bool {
     let first = near.chars().next().and_then(seen);
     first.is_none_or(|first| is_word(first) && before.is_some_and(is_word))
-}
-
-/// Bytes of a text that the first `len` of its copy are.
-fn own(text: &str, len: usize) -> usize {
-    let mut copied = 0;
-    let is_within = |(_, c): &(usize, char)| {
-        copied += seen(*c).map_or(0, char::len_utf8);
-        copied <= len
-    };
-    let last_visible = text.char_indices().take_while(is_within).filter(|(_, c)| seen(*c).is_some()).last();
-    last_visible.map_or(0, |(at, c)| at + c.len_utf8())
 }
 
 /// Whether a character is seen as another one, or not at all.

@@ -7,8 +7,8 @@ use tidegate_plugin_sdk::scan::{Resume, Scanner, find_all, scan};
 
 struct Only(Pattern);
 impl Scanner for Only {
-    fn begin(&self) {
-        self.0.begin();
+    fn end(&self) {
+        self.0.end();
     }
 
     fn step(&self, at: Place<'_>) -> Step {
@@ -20,7 +20,7 @@ impl Scanner for Only {
 struct Forgetful(Pattern);
 impl Scanner for Forgetful {
     fn step(&self, at: Place<'_>) -> Step {
-        self.0.begin();
+        self.0.end();
         self.0.step(at, 0)
     }
 }
