@@ -5,7 +5,7 @@ use tidegate_sandbox::stage::CallError;
 use tidegate_types::{Fault, Reject, RejectKind};
 
 /// A plugin that uses up its CPU time or memory on more than this has met its limits, and one that does so on less is out of
-/// order. Of so much the slowest of the shipped guards reads the worst text in a quarter of its time, on a slow machine.
+/// order. Of so much the slowest of the shipped guards reads the worst text that was found in a third of its time, on a slow machine.
 const LARGE_BYTES: usize = 16 << 10;
 
 /// The code of a refusal of what is larger than a closed stage can read.
