@@ -8,7 +8,7 @@ use crate::memory::Holding;
 use crate::shared::{Follow, SharedLogs};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -69,7 +69,12 @@ struct State {
     /// Where other gateways find it.
     told: Option<Arc<dyn SharedLogs>>,
     gave_way: bool,
-    waiting: Vec<Waker>,
+    /// Who waits for what comes next, by the numbers of their cursors: who goes away waits no more.
+    waiting: BTreeMap<u64, Waker>,
+    /// Cursors that have waited so far.
+    num_cursors: u64,
+    /// Who waits for the end.
+    of_end: Vec<Waker>,
     /// The writer's task, woken by a stop.
     writer: Option<Waker>,
 }
@@ -136,7 +141,7 @@ impl Log {
             return Err(Missed { first_kept });
         }
         // One who claims to have seen more than there is waits for what follows that.
-        Ok(Cursor(Place::Here { log: Arc::clone(self), next: seen.min(last) + 1 }))
+        Ok(Cursor(Place::Here { log: Arc::clone(self), next: seen.min(last) + 1, number: None }))
     }
 
     pub(crate) fn tell(&self, shared: &Arc<dyn SharedLogs>) {
@@ -165,7 +170,9 @@ impl Log {
         if state.end.is_some() {
             return Poll::Ready(());
         }
-        state.wait(cx);
+        if !state.of_end.iter().any(|waker| waker.will_wake(cx.waker())) {
+            state.of_end.push(cx.waker().clone());
+        }
         Poll::Pending
     }
 
@@ -189,10 +196,13 @@ impl State {
         self.dropped + self.events.len() as u64
     }
 
-    fn wait(&mut self, cx: &mut Context<'_>) {
-        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.waiting.push(cx.waker().clone());
-        }
+    fn wait(&mut self, cursor: &mut Option<u64>, cx: &mut Context<'_>) {
+        let cursor = *cursor.get_or_insert_with(|| {
+            self.num_cursors += 1;
+            self.num_cursors
+        });
+        let waker = self.waiting.entry(cursor).or_insert_with(|| cx.waker().clone());
+        waker.clone_from(cx.waker());
     }
 }
 
@@ -204,16 +214,21 @@ impl Drop for Log {
 
 /// Wakes outside of the lock, since a woken reader takes it.
 fn wake(mut state: parking_lot::MutexGuard<'_, State>) {
-    let waiting = std::mem::take(&mut state.waiting);
+    let (waiting, of_end) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.of_end));
     drop(state);
-    waiting.into_iter().for_each(Waker::wake);
+    waiting.into_values().chain(of_end).for_each(Waker::wake);
 }
 
 /// One reader's place in a log.
 pub struct Cursor(Place);
 
 enum Place {
-    Here { log: Arc<Log>, next: u64 },
+    Here {
+        log: Arc<Log>,
+        next: u64,
+        /// Among those that have waited.
+        number: Option<u64>,
+    },
     Elsewhere(Box<dyn Follow>),
 }
 
@@ -256,14 +271,19 @@ impl Cursor {
     /// The next event; `None` behind the last of a log that has ended. An error where the reader was too slow.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Numbered, Missed>>> {
         match &mut self.0 {
-            Place::Here { log, next } => log.poll_at(next, cx),
+            Place::Here { log, next, number } => log.poll_at(next, number, cx),
             Place::Elsewhere(follow) => follow.poll_next(cx),
         }
     }
 }
 
 impl Log {
-    fn poll_at(&self, next: &mut u64, cx: &mut Context<'_>) -> Poll<Option<Result<Numbered, Missed>>> {
+    fn poll_at(
+        &self,
+        next: &mut u64,
+        number: &mut Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Numbered, Missed>>> {
         let mut state = self.state.lock();
         let Some(at) = next.checked_sub(state.dropped + 1) else {
             return Poll::Ready(Some(Err(Missed { first_kept: state.dropped + 1 })));
@@ -276,7 +296,17 @@ impl Log {
         if state.end.is_some() || state.cut.is_some() {
             return Poll::Ready(None);
         }
-        state.wait(cx);
+        state.wait(number, cx);
         Poll::Pending
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        if let Place::Here { log, number: Some(number), .. } = &self.0 {
+            // Dropped without the lock: who has it may have the last of something.
+            let waited = log.state.lock().waiting.remove(number);
+            drop(waited);
+        }
     }
 }

@@ -42,6 +42,23 @@ impl Wake for Counter {
 }
 
 #[test]
+fn a_reader_that_goes_away_waits_no_more() {
+    let streams = Streams::new(Limits::default());
+    let (id, _writer) = streams.open(&tenant("a")).unwrap();
+    let log = streams.find(&tenant("a"), id.as_str()).unwrap();
+    let counter = Arc::new(Counter::default());
+    for _ in 0..2 {
+        let mut cursor = log.read_after(0).unwrap();
+        let waker = Waker::from(Arc::clone(&counter));
+        assert!(cursor.poll_next(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        assert_eq!(Arc::strong_count(&counter), 2, "the log keeps it");
+        drop(cursor);
+        assert_eq!(Arc::strong_count(&counter), 1);
+    }
+}
+
+#[test]
 fn a_reader_waits_is_woken_and_sees_the_end() {
     let streams = Streams::new(Limits::default());
     let (id, mut writer) = streams.open(&tenant("a")).unwrap();
