@@ -79,6 +79,9 @@ async fn edits_make_branches_and_the_leaf_follows_only_its_own() {
         let branch = store.branch(&ann, "c", &leaf, &all()).await.unwrap();
         assert_eq!((ids(&branch), branch[2].sibling), (vec!["a", "b", "c3"], 2));
         assert_eq!(ids(&store.tree(&ann, "c", &all()).await.unwrap()), ["a", "b", "c1", "d1", "c2", "c3"]);
+        let newest = |after: &str| page(after, 2, Order::Descending);
+        assert_eq!(ids(&store.tree(&ann, "c", &newest("")).await.unwrap()), ["c3", "c2"]);
+        assert_eq!(ids(&store.tree(&ann, "c", &newest("c2")).await.unwrap()), ["d1", "c1"]);
         assert_eq!(store.append(&ann, "c", &At::Behind("nowhere".into()), &[user("x")]).await.unwrap(), None);
         assert!(store.select(&ann, "c", "d1").await.unwrap());
         assert_eq!(store.get(&ann, "c").await.unwrap().unwrap().leaf, "d1");

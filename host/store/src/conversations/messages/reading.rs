@@ -89,13 +89,21 @@ const INPUT_NEWEST: &str = concat!(
          WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
      ORDER BY m.position DESC LIMIT $5"
 );
-const TREE: &str = concat!(
+const TREE_OLDEST: &str = concat!(
     "SELECT ",
     columns!(),
     " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 \
      AND ($3 = '' OR m.position > (SELECT a.position FROM messages a \
          WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $3)) \
      ORDER BY m.position LIMIT $4"
+);
+const TREE_NEWEST: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 \
+     AND ($3 = '' OR m.position < (SELECT a.position FROM messages a \
+         WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $3)) \
+     ORDER BY m.position DESC LIMIT $4"
 );
 
 impl Conversations {
@@ -198,14 +206,18 @@ impl Conversations {
         Ok(query.fetch_optional(self.db.pool()).await?.is_some())
     }
 
-    /// All branches, in the order of their writing.
+    /// All branches, in the order of their writing, or the other way.
     pub async fn tree(
         &self,
         tenant: &TenantId,
         conversation: &str,
         page: &Page,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        let query = sqlx::query(TREE).bind(tenant.as_str()).bind(conversation).bind(page.after.clone());
+        let statement = match page.order {
+            Order::Ascending => TREE_OLDEST,
+            Order::Descending => TREE_NEWEST,
+        };
+        let query = sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(page.after.clone());
         query.bind(i64::from(page.limit)).fetch_all(self.db.pool()).await?.iter().map(read).collect()
     }
 }
@@ -219,7 +231,16 @@ mod tests {
     async fn messages_are_read_without_a_look_at_what_others_have() {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
-        for statement in [BRANCH_OLDEST, BRANCH_NEWEST, HISTORY_COUNT, OF_RESPONSE, INPUT_OLDEST, INPUT_NEWEST, TREE] {
+        for statement in [
+            BRANCH_OLDEST,
+            BRANCH_NEWEST,
+            HISTORY_COUNT,
+            OF_RESPONSE,
+            INPUT_OLDEST,
+            INPUT_NEWEST,
+            TREE_OLDEST,
+            TREE_NEWEST,
+        ] {
             db.assert_finds_own(statement, &["SCAN path", "path USING AUTOMATIC"]).await;
         }
         for statement in [HISTORY_RECENT, HISTORY_PINNED] {
