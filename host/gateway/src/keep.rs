@@ -63,16 +63,30 @@ impl Keeping {
     /// deleted, again and again.
     pub(crate) fn tidy(&self) -> JoinHandle<()> {
         let (conversations, purge_after) = (self.kept.conversations.clone(), self.purge_after);
+        // Of a gateway that others may take for one that is there, until its lease is over.
+        let closing = if self.shared { LEASE } else { TIDYING };
         tokio::spawn(async move {
-            loop {
-                if let Err(error) = close_abandoned(&conversations).await {
-                    tracing::warn!("responses that were cut off stay as they are for now: {error}");
+            let tidying = async {
+                loop {
+                    delete_archived(&conversations).await;
+                    purge(&conversations, ago_ms(purge_after)).await;
+                    tokio::time::sleep(TIDYING).await;
                 }
-                delete_archived(&conversations).await;
-                purge(&conversations, ago_ms(purge_after)).await;
-                tokio::time::sleep(TIDYING).await;
-            }
+            };
+            let ((), ()) = tokio::join!(close_all_abandoned(&conversations, closing), tidying);
         })
+    }
+}
+
+async fn close_all_abandoned(conversations: &Conversations, every: Duration) {
+    loop {
+        match close_abandoned(conversations).await {
+            // There may be more than one look gives.
+            Ok(1..) => continue,
+            Ok(0) => {}
+            Err(error) => tracing::warn!("responses that were cut off stay as they are for now: {error}"),
+        }
+        tokio::time::sleep(every).await;
     }
 }
 
@@ -102,15 +116,17 @@ async fn say_so(conversations: &Conversations) {
     }
 }
 
-/// A response whose server is no more has failed, and says so.
-async fn close_abandoned(conversations: &Conversations) -> Result<(), tidegate_store::StoreError> {
+/// A response whose server is no more has failed, and says so. Gives how many did.
+async fn close_abandoned(conversations: &Conversations) -> Result<usize, tidegate_store::StoreError> {
     let why = "the server was restarted while it made this response; ask again";
     let reject = Reject::new(RejectKind::Unavailable, Fault::Operator, why).code("server_restarted");
+    let mut closed = 0;
     for (tenant, id, body) in conversations.abandoned().await? {
         let failed = tidegate_wire::responses::failed_object(&body, &reject);
         if conversations.close_response(&tenant, &id, "failed", &failed).await? {
+            closed += 1;
             tracing::warn!(response = id, %tenant, "it was cut off by a restart, and has failed");
         }
     }
-    Ok(())
+    Ok(closed)
 }
