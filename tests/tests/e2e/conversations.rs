@@ -257,6 +257,9 @@ async fn a_conversation_is_titled_found_rated_and_exported() {
     assert_eq!(found("%C3%BCber+LIGHT").await, [json!(id)]);
     assert_eq!(found("zebra").await, [other["id"].clone()]);
     assert_eq!(found("").await, [other["id"].clone(), json!(id)], "newest first");
+    let too_long = gateway.get(&format!("/v1/conversations?q={}", "_".repeat(1_025))).await;
+    assert_eq!((too_long.status, &too_long.json()["error"]["param"]), (400, &json!("q")));
+    assert!(found(&"_".repeat(1_024)).await.is_empty());
     let item = items(gateway, other["id"].as_str().unwrap(), "").await.remove(0);
     let path = format!("/v1/conversations/{}", other["id"].as_str().unwrap());
     let feedback = format!("{path}/items/{}/feedback", item["id"].as_str().unwrap());

@@ -5,7 +5,7 @@ use crate::endpoints::items::rendered;
 use crate::exchange::{Exchange, json, with_type};
 use crate::ids;
 use crate::kept::{not_found, store_failed};
-use crate::uri::unknown_after;
+use crate::uri::{bad, unknown_after};
 use serde_json::Value;
 use tidegate_store::conversations::{
     Conversation, Feedback, Made, MessageStatus, NewMessage, Order, Page, StoredSummary, now_ms,
@@ -15,6 +15,9 @@ use tidegate_wire::conversations as wire;
 
 /// Items that an export reads at a time.
 const EXPORT_PAGE: u32 = 50;
+
+/// What is looked for; databases have limits of their own, which are not the same.
+const MAX_WORDS_BYTES: usize = 1024;
 
 /// Text of an item that is kept: pages of them are made in memory.
 const MAX_ITEM_BYTES: usize = 1 << 20;
@@ -65,6 +68,9 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
 /// The tenant's conversations, newest first; with `q`, those that have these words. Not in OpenAI's API.
 pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     let (page, words) = (exchange.page()?, exchange.param("q")?.unwrap_or_default());
+    if words.len() > MAX_WORDS_BYTES {
+        return Err(bad("q", &format!("text of at most {MAX_WORDS_BYTES} bytes; it has {}", words.len())));
+    }
     let conversations = exchange.api.conversations()?;
     let one_more = Page { limit: page.limit + 1, ..page.clone() };
     let found = conversations.list(exchange.caller.owner(), &one_more, &words).await;
