@@ -4,8 +4,9 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A folder of its own to work in.
 struct Desk(tempfile::TempDir);
@@ -141,6 +142,55 @@ fn what_is_packed_or_pulled_again_keeps_its_signatures() {
     desk.component("pii-guard", "mine.wasm");
     desk.good("plugin pack mine.wasm");
     assert!(!desk.good("plugin inspect mine.oci").contains(&first));
+}
+
+#[test]
+fn commands_that_change_one_folder_at_once_all_do() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    desk.good("plugin pack mine.wasm");
+    desk.good("plugin push file:mirror:0 --from mine.oci");
+    let keys: Vec<String> = (0..6).map(|number| desk.key(&format!("{number}.pem"))).collect();
+    std::thread::scope(|scope| {
+        for number in 0..keys.len() {
+            let desk = &desk;
+            scope.spawn(move || {
+                desk.good(&format!("plugin sign mine.oci --key {number}.pem"));
+                desk.good(&format!("plugin push file:mirror:{number} --from mine.oci"));
+            });
+        }
+    });
+    let said = desk.good("plugin inspect mine.oci");
+    assert!(keys.iter().all(|key| said.contains(&format!("signed by      {key}"))), "{said}");
+    let said = desk.good("plugin inspect file:mirror");
+    assert!(keys.iter().all(|key| said.contains(&format!("signed by      {key}"))), "{said}");
+    let names = std::fs::read_to_string(desk.path("mirror/index.json")).unwrap();
+    assert!((0..keys.len()).all(|number| names.contains(&format!("ref.name\":\"{number}\""))), "{names}");
+    assert!(!desk.path("mirror/.held").exists());
+}
+
+/// What is shown, and refused, is what has changed since the lock that is replaced.
+#[test]
+fn a_lock_that_another_command_is_writing_is_waited_for() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    desk.config("file = \"mine.wasm\"", "");
+    desk.good("plugin lock tidegate.toml");
+    let held = std::fs::File::create(desk.path(".tidegate.lock.held")).unwrap();
+    held.lock().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.current_dir(&desk.0).args(["plugin", "lock", "tidegate.toml"]);
+    command.env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+    let mut waiting = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(waiting.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("waiting for another command, which holds .tidegate.lock.held"), "{said}");
+    std::fs::remove_file(desk.path("tidegate.lock")).unwrap();
+    drop(held);
+    let Output { status, stdout, .. } = waiting.wait_with_output().unwrap();
+    let said = String::from_utf8(stdout).unwrap();
+    assert!(status.success() && said.starts_with("new      template"), "{said}");
+    assert!(!desk.path(".tidegate.lock.held").exists());
 }
 
 #[test]

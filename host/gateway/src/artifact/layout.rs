@@ -2,11 +2,12 @@
 //! `index.json` the manifests and their tags. Tools for container images read and write it (`skopeo copy oci:...`).
 //!
 //! Blobs are written before the index that names them, each under another name first: a reader sees the old state or
-//! the new one.
+//! the new one. Who changes a folder holds it (`whole.rs`): of two who add to it, neither loses what the other one adds.
 
 use super::digest::Digest;
 use super::manifest::{Descriptor, INDEX_TYPE, MANIFEST_TYPE, Manifest, TAG};
 use super::signature::{self, Signature};
+use super::whole::{self, Held};
 use super::{Artifact, MAX_DOCUMENT_BYTES};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ use std::path::{Path, PathBuf};
 const MARK: &str = "oci-layout";
 const MARK_TEXT: &str = "{\"imageLayoutVersion\":\"1.0.0\"}";
 const INDEX: &str = "index.json";
+/// There while a command changes the folder.
+const HELD: &str = ".held";
 const SIGNATURES: &str = ".sig";
 /// Of the index, which has some 500 bytes for each artifact.
 const MAX_INDEX_BYTES: u64 = 16 << 20;
@@ -91,6 +94,7 @@ impl Layout {
 
     /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay.
     pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
+        let _held = self.hold()?;
         let mut index = self.index()?;
         let signatures = self.all_signatures(artifact, &mut index);
         self.put(artifact, &signatures, Some(tag), &mut index)?;
@@ -111,7 +115,9 @@ impl Layout {
 
     /// Adds a signature to an artifact that is there.
     pub fn sign(&self, artifact: &Artifact, new: Signature) -> anyhow::Result<()> {
+        let _held = self.hold()?;
         let mut index = self.index()?;
+        index.find(None, Some(&artifact.digest())).context("it was taken out of there meanwhile")?;
         self.put(artifact, &[new], None, &mut index)?;
         self.write_index(&index)
     }
@@ -119,11 +125,16 @@ impl Layout {
     /// Makes an artifact the only one, in the place of the only one. If that is the same, its signatures stay. A folder that
     /// holds more, or what is no plugin, is left alone.
     pub fn replace(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
+        let _held = self.hold()?;
         self.check_replaceable()?;
         let (signatures, mut index) = (self.all_signatures(artifact, &mut self.index()?), Index::default());
         self.put(artifact, &signatures, Some(tag), &mut index)?;
         self.write_index(&index)?;
         self.prune(&index)
+    }
+
+    fn hold(&self) -> anyhow::Result<Held> {
+        Held::wait(&self.folder.join(HELD))
     }
 
     fn check_replaceable(&self) -> anyhow::Result<()> {
@@ -274,12 +285,7 @@ impl Layout {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
-        let file = self.folder.join(name);
-        let folder = file.parent().unwrap_or(&self.folder);
-        let aside = folder.join(format!(".{}.tmp", std::process::id()));
-        std::fs::write(&aside, bytes)
-            .and_then(|()| std::fs::rename(&aside, &file))
-            .with_context(|| format!("cannot write {}", file.display()))
+        whole::write(&self.folder.join(name), bytes)
     }
 }
 
@@ -354,6 +360,45 @@ fn distinct<'a>(all: impl Iterator<Item = &'a Descriptor>) -> Vec<&'a Descriptor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::artifact::key::PrivateKey;
+    use crate::artifact::manifest::{COMPONENT_TYPE, CONFIG_TYPE};
+
+    /// One that nobody could run.
+    fn artifact(component: &str) -> Artifact {
+        let (config, component) = (b"{\"layerDigests\":[]}".to_vec(), component.as_bytes().to_vec());
+        let layer = Descriptor::of(COMPONENT_TYPE, &component);
+        let manifest = Manifest::new(Descriptor::of(CONFIG_TYPE, &config), vec![layer]).bytes().unwrap();
+        Artifact { manifest, config, component, claims: None, signatures: Vec::new() }
+    }
+
+    fn signature(artifact: &Artifact) -> Signature {
+        let folder = tempfile::tempdir().unwrap();
+        Signature::new(&PrivateKey::make(&folder.path().join("key.pem")).unwrap(), &artifact.digest(), "a").unwrap()
+    }
+
+    #[test]
+    fn those_who_add_and_sign_at_once_lose_nothing_of_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("mirror");
+        let first = artifact("first");
+        Layout::open_or_make(&folder).unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let (folder, first) = (&folder, &first);
+                scope.spawn(move || {
+                    let layout = Layout::open(folder).unwrap();
+                    layout.add(&artifact(&number.to_string()), &format!("tag-{number}")).unwrap();
+                    layout.add(first, "first").unwrap();
+                    layout.sign(first, signature(first)).unwrap();
+                });
+            }
+        });
+        let layout = Layout::open(&folder).unwrap();
+        let index = layout.index().unwrap();
+        assert_eq!(index.artifacts().count(), 9);
+        assert_eq!(layout.signatures(&index, &first.digest()).len(), 8);
+        assert!(!folder.join(HELD).exists());
+    }
 
     #[test]
     fn an_index_that_could_not_be_read_again_is_not_written() {

@@ -5,6 +5,7 @@ use super::digest::Digest;
 use super::key::PublicKey;
 use super::manifest::Claims;
 use super::reference::{OCI, PlaceName, Reference};
+use super::whole::{self, Held};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -201,12 +202,17 @@ impl Lock {
     /// Writes it beside the config.
     pub fn save(&self, config: &Path) -> anyhow::Result<PathBuf> {
         let file = Self::file(config);
-        let aside = config.with_extension("lock.tmp");
         let text = format!("{HEAD}{}", toml::to_string(self)?);
-        std::fs::write(&aside, text)
-            .and_then(|()| std::fs::rename(&aside, &file))
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        whole::write(&file, text.as_bytes())?;
         Ok(file)
+    }
+
+    /// Keeps others from writing it, until what this gives is dropped: what is compared with it and then written is compared
+    /// with what is there. Waits for them, blocking.
+    pub fn hold(config: &Path) -> anyhow::Result<Held> {
+        let lock = Self::file(config);
+        let name = lock.file_name().unwrap_or_default().to_string_lossy();
+        Held::wait(&lock.with_file_name(format!(".{name}.held")))
     }
 
     /// The entry of a source.

@@ -28,6 +28,9 @@ use tidegate_egress::{Method, Request, Response};
 /// An upload is answered when all of it has arrived.
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
 
+/// How often signatures are added again where others add theirs at the same time.
+const MAX_LOOKS: usize = 5;
+
 /// How registries are reached.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
@@ -126,16 +129,38 @@ impl Registry {
         self.push_document(&artifact.manifest, MANIFEST_TYPE, tag).await.map(drop)
     }
 
-    /// Adds signatures to those that are there.
+    /// Adds signatures to those that are there. A registry takes the last manifest that it gets, whatever that was made from:
+    /// so what is there is looked at once more right before it is replaced, and right after. Of two who write at the same
+    /// moment one sees then what the other one has done, unless the way of one is much the longer.
     pub async fn push_signatures(&self, artifact: &Digest, new: &[&Signature]) -> anyhow::Result<()> {
         self.auth.will_push();
         let tag = signature::tag(artifact);
-        let there = self.document(&tag, MANIFEST_TYPE).await.context("the signatures that are there")?;
-        let (manifest, config) = signature::manifest(there.as_deref(), new.iter().copied())?;
-        for blob in new.iter().map(|one| &one.payload).chain([&config]) {
-            self.push_blob(blob).await.context("a signature")?;
+        let mut there = self.signatures_there(&tag).await?;
+        for one in new {
+            self.push_blob(&one.payload).await.context("a signature")?;
         }
-        self.push_document(&manifest, MANIFEST_TYPE, &tag).await.map(drop)
+        for _ in 0..MAX_LOOKS {
+            let (manifest, config) = signature::manifest(there.as_deref(), new.iter().copied())?;
+            self.push_blob(&config).await.context("a signature")?;
+            let now = self.signatures_there(&tag).await?;
+            if now != there {
+                there = now;
+                continue;
+            }
+            self.push_document(&manifest, MANIFEST_TYPE, &tag).await?;
+            there = self.signatures_there(&tag).await?;
+            if there.as_deref().is_some_and(|there| signature::are_in(there, new)) {
+                return Ok(());
+            }
+        }
+        bail!(
+            "others have written the signatures (`{tag}`) each of the {MAX_LOOKS} times that these were added; the registry may \
+             not have them: do it again"
+        )
+    }
+
+    async fn signatures_there(&self, tag: &str) -> anyhow::Result<Option<Vec<u8>>> {
+        self.document(tag, MANIFEST_TYPE).await.context("the signatures that are there")
     }
 
     /// Those under the tag of signatures. What is none, or cannot be had, is passed over.

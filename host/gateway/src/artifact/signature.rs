@@ -180,6 +180,12 @@ pub fn manifest<'a>(
     Ok((manifest, config))
 }
 
+/// Whether a manifest holds signatures, all of these.
+pub fn are_in(manifest: &[u8], all: &[&Signature]) -> bool {
+    let is_in = |there: &Manifest, one: &Signature| there.layers.iter().any(|layer| is_same(layer, &one.layer));
+    Manifest::parse(manifest).is_ok_and(|there| all.iter().all(|one| is_in(&there, one)))
+}
+
 /// Whether two layers hold one signature, whatever else they say of it.
 fn is_same(one: &Descriptor, other: &Descriptor) -> bool {
     one.media_type == other.media_type

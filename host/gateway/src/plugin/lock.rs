@@ -16,6 +16,7 @@ use tidegate_sandbox::Sandbox;
 
 pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
+    let _held = Lock::hold(&args.config)?;
     let old = Lock::load(&args.config)?;
     let bench = Bench { config: &config, sandbox: workbench::sandbox_of(&config, Default::default())?, args };
     let found = workbench::runtime()?.block_on(bench.find(old.as_ref()))?;

@@ -129,6 +129,23 @@ fn a_second_signer_is_added_to_the_first() {
     assert!(said.contains(&desk.key) && said.contains(&second), "{said}");
 }
 
+/// A registry keeps the manifest that comes last, whatever it was made from.
+#[test]
+fn those_who_sign_at_once_add_to_what_the_other_one_has_written() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.push(&registry, ":1");
+    let second = desk.good("plugin key new second.pem").trim().to_owned();
+    let sign = format!("plugin sign {} --key second.pem", registry.reference(":1"));
+    registry.fault(Some(Fault::Overtaken(99)));
+    desk.refused(&sign, &["others have written the signatures", "each of the 5 times", "do it again"]);
+    registry.fault(Some(Fault::Overtaken(2)));
+    desk.good(&sign);
+    let said = desk.good(&format!("plugin pull {}", registry.reference(":1")));
+    assert!(said.contains(&desk.key) && said.contains(&second), "{said}");
+    let tag = registry.tags().into_iter().find(|tag| tag.ends_with(".sig")).unwrap();
+    assert_eq!(registry.manifest(&tag)["annotations"]["write-0"], "theirs");
+}
+
 #[test]
 fn a_registry_that_lies_is_caught_and_nothing_is_written() {
     let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
