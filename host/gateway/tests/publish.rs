@@ -149,7 +149,6 @@ fn commands_that_change_one_folder_at_once_all_do() {
     let desk = Desk::new();
     desk.component("template", "mine.wasm");
     desk.good("plugin pack mine.wasm");
-    desk.good("plugin push file:mirror:0 --from mine.oci");
     let keys: Vec<String> = (0..6).map(|number| desk.key(&format!("{number}.pem"))).collect();
     std::thread::scope(|scope| {
         for number in 0..keys.len() {

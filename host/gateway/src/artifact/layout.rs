@@ -57,18 +57,38 @@ impl Layout {
 
     /// A layout that is there, or a new one; never in a folder that holds something else.
     pub fn open_or_make(folder: &Path) -> anyhow::Result<Self> {
+        let layout = Self { folder: folder.to_owned() };
         if folder.join(MARK).is_file() {
-            return Self::open(folder);
+            return Ok(layout);
         }
-        if std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some()) {
+        if !layout.is_begun() {
             bail!("{} is not empty and holds no packed plugin; name another folder", folder.display());
         }
         std::fs::create_dir_all(folder.join("blobs/sha256"))
             .with_context(|| format!("cannot make {}", folder.display()))?;
-        let layout = Self { folder: folder.to_owned() };
-        layout.write_index(&Index::default())?;
-        layout.write(MARK, MARK_TEXT.as_bytes())?;
+        layout.make()?;
         Ok(layout)
+    }
+
+    /// Whether it holds nothing but what another command has made so far, or one that broke off, be it nothing at all.
+    fn is_begun(&self) -> bool {
+        // Of what is no folder, who makes it says so.
+        let Ok(mut files) = std::fs::read_dir(&self.folder) else { return true };
+        let is_ours = |name: &str| ["blobs", INDEX, MARK, HELD].contains(&name) || whole::is_unfinished(name);
+        files.all(|file| file.is_ok_and(|file| is_ours(&file.file_name().to_string_lossy())))
+            && (!self.folder.join(INDEX).exists() || self.index().is_ok())
+    }
+
+    /// The mark comes last: what has it is whole.
+    fn make(&self) -> anyhow::Result<()> {
+        let _held = self.hold()?;
+        if !self.folder.join(INDEX).exists() {
+            self.write_index(&Index::default())?;
+        }
+        if !self.folder.join(MARK).exists() {
+            self.write(MARK, MARK_TEXT.as_bytes())?;
+        }
+        Ok(())
     }
 
     /// The file that changes whenever the layout does.
@@ -381,12 +401,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("mirror");
         let first = artifact("first");
-        Layout::open_or_make(&folder).unwrap();
         std::thread::scope(|scope| {
             for number in 0..8 {
                 let (folder, first) = (&folder, &first);
                 scope.spawn(move || {
-                    let layout = Layout::open(folder).unwrap();
+                    let layout = Layout::open_or_make(folder).unwrap();
                     layout.add(&artifact(&number.to_string()), &format!("tag-{number}")).unwrap();
                     layout.add(first, "first").unwrap();
                     layout.sign(first, signature(first)).unwrap();
@@ -398,6 +417,32 @@ mod tests {
         assert_eq!(index.artifacts().count(), 9);
         assert_eq!(layout.signatures(&index, &first.digest()).len(), 8);
         assert!(!folder.join(HELD).exists());
+    }
+
+    #[test]
+    fn a_folder_whose_making_broke_off_is_finished_and_no_other_is_begun() {
+        let check = |files: &[(&str, &str)], is_taken: bool| {
+            let folder = tempfile::tempdir().unwrap();
+            let folder = folder.path();
+            for (name, text) in files {
+                std::fs::create_dir_all(folder.join(name).parent().unwrap()).unwrap();
+                std::fs::write(folder.join(name), text).unwrap();
+            }
+            let made = Layout::open_or_make(folder);
+            assert_eq!(made.is_ok(), is_taken, "{files:?}");
+            match made {
+                Ok(layout) => layout.add(&artifact("a"), "a").unwrap(),
+                Err(refused) => assert!(refused.to_string().contains("is not empty and holds"), "{refused}"),
+            }
+        };
+        let index = "{\"schemaVersion\":2,\"manifests\":[]}";
+        check(&[], true);
+        check(&[("blobs/sha256/.1-0.tmp", "x")], true);
+        check(&[("blobs/sha256/.1-0.tmp", ""), (".1-0.tmp", "{\"sch"), (".1.tmp", ""), (HELD, "")], true);
+        check(&[(INDEX, index), (".1-0.tmp", "{\"imageLa")], true);
+        check(&[(INDEX, "{\"name\": \"of somebody\"}")], false);
+        check(&[(INDEX, index), ("letter.txt", "dear")], false);
+        check(&[(".env", "")], false);
     }
 
     #[test]

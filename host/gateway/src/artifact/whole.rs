@@ -88,6 +88,11 @@ fn beside(file: &Path) -> std::io::Result<(File, PathBuf)> {
     }
 }
 
+/// Whether a name is that of a file whose writing broke off.
+pub(super) fn is_unfinished(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(UNFINISHED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
