@@ -112,43 +112,34 @@ impl Layout {
         Artifact::assemble(manifest, config, component, signatures)
     }
 
-    /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay.
+    /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay, as far as
+    /// those that it brings leave room.
     pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         let _held = self.hold()?;
         let mut index = self.index()?;
-        let signatures = self.all_signatures(artifact, &mut index);
-        self.put(artifact, &signatures, Some(tag), &mut index)?;
+        self.put(artifact, tag, &mut index)?;
         self.write_index(&index)
-    }
-
-    /// Those of an artifact that are there, and those that it brings.
-    fn all_signatures(&self, artifact: &Artifact, index: &mut Index) -> Vec<Signature> {
-        let digest = artifact.digest();
-        let mut signatures = self.signatures(index, &digest);
-        if self.layers_of_signatures(index, &digest).is_err() {
-            // What is damaged can be had again only by adding it, so it must not be in the way of that.
-            index.forget_signatures(&digest);
-        }
-        signature::add(&mut signatures, artifact.signatures.iter().cloned());
-        signatures
     }
 
     /// Adds a signature to an artifact that is there.
     pub fn sign(&self, artifact: &Artifact, new: Signature) -> anyhow::Result<()> {
         let _held = self.hold()?;
-        let mut index = self.index()?;
-        index.find(None, Some(&artifact.digest())).context("it was taken out of there meanwhile")?;
-        self.put(artifact, &[new], None, &mut index)?;
+        let (mut index, digest) = (self.index()?, artifact.digest());
+        index.find(None, Some(&digest)).context("it was taken out of there meanwhile")?;
+        let there = self.manifest_of_signatures(&index, &digest)?;
+        let made = signature::manifest(there.as_deref(), [&new])?;
+        self.put_signatures(&digest, &[new], made, &mut index)?;
         self.write_index(&index)
     }
 
-    /// Makes an artifact the only one, in the place of the only one. If that is the same, its signatures stay. A folder that
-    /// holds more, or what is no plugin, is left alone.
+    /// Makes an artifact the only one, in the place of the only one. If that is the same, its signatures stay, as with
+    /// [`Self::add`]. A folder that holds more, or what is no plugin, is left alone.
     pub fn replace(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         let _held = self.hold()?;
         self.check_replaceable()?;
-        let (signatures, mut index) = (self.all_signatures(artifact, &mut self.index()?), Index::default());
-        self.put(artifact, &signatures, Some(tag), &mut index)?;
+        let mut index = self.index()?;
+        index.keep_signatures_alone(&artifact.digest());
+        self.put(artifact, tag, &mut index)?;
         self.write_index(&index)?;
         self.prune(&index)
     }
@@ -176,31 +167,40 @@ impl Layout {
         Ok(())
     }
 
-    /// Writes blobs, and notes their manifests; without a tag the artifact is noted already. Signatures that are there stay.
-    fn put(
-        &self,
-        artifact: &Artifact,
-        signatures: &[Signature],
-        tag: Option<&str>,
-        index: &mut Index,
-    ) -> anyhow::Result<()> {
+    /// Writes what an artifact consists of and its signatures, before those that are there, and notes the manifests.
+    fn put(&self, artifact: &Artifact, tag: &str, index: &mut Index) -> anyhow::Result<()> {
         for blob in [&artifact.config, &artifact.component, &artifact.manifest] {
             self.write_blob(blob)?;
         }
-        if let Some(tag) = tag {
-            index.tag(artifact.descriptor(), tag);
+        index.tag(artifact.descriptor(), tag);
+        let digest = artifact.digest();
+        let all = signature::before(&artifact.signatures, self.signatures(index, &digest));
+        if self.layers_of_signatures(index, &digest).is_err() {
+            // What is damaged can be had again only by adding it, so it must not be in the way of that.
+            index.forget_signatures(&digest);
         }
-        if signatures.is_empty() {
+        if all.is_empty() {
             return Ok(());
         }
-        let there = self.manifest_of_signatures(index, &artifact.digest())?;
-        let (manifest, config) = signature::manifest(there.as_deref(), signatures)?;
+        let there = self.manifest_of_signatures(index, &digest)?;
+        let made = signature::manifest_led_by(&all, there.as_deref())?;
+        self.put_signatures(&digest, &all, made, index)
+    }
+
+    /// Writes signatures, and the manifest and config that were made of them and of what is there.
+    fn put_signatures(
+        &self,
+        artifact: &Digest,
+        signatures: &[Signature],
+        (manifest, config): (Vec<u8>, Vec<u8>),
+        index: &mut Index,
+    ) -> anyhow::Result<()> {
         for blob in signatures.iter().map(|one| &one.payload).chain([&config, &manifest]) {
             self.write_blob(blob)?;
         }
         // Older ones are among the new.
-        index.forget_signatures(&artifact.digest());
-        index.tag(Descriptor::of(MANIFEST_TYPE, &manifest), &signature::tag(&artifact.digest()));
+        index.forget_signatures(artifact);
+        index.tag(Descriptor::of(MANIFEST_TYPE, &manifest), &signature::tag(artifact));
         Ok(())
     }
 
@@ -345,6 +345,11 @@ impl Index {
         }
     }
 
+    fn keep_signatures_alone(&mut self, artifact: &Digest) {
+        let tag = signature::tag(artifact);
+        self.manifests.retain(|one| one.annotations.get(TAG) == Some(&tag));
+    }
+
     fn forget_signatures(&mut self, artifact: &Digest) {
         let tag = signature::tag(artifact);
         self.manifests.retain(|one| one.annotations.get(TAG) != Some(&tag));
@@ -385,8 +390,9 @@ mod tests {
 
     /// One that nobody could run.
     fn artifact(component: &str) -> Artifact {
-        let (config, component) = (b"{\"layerDigests\":[]}".to_vec(), component.as_bytes().to_vec());
+        let component = component.as_bytes().to_vec();
         let layer = Descriptor::of(COMPONENT_TYPE, &component);
+        let config = format!("{{\"layerDigests\":[\"{}\"]}}", layer.digest).into_bytes();
         let manifest = Manifest::new(Descriptor::of(CONFIG_TYPE, &config), vec![layer]).bytes().unwrap();
         Artifact { manifest, config, component, claims: None, signatures: Vec::new() }
     }
@@ -417,6 +423,25 @@ mod tests {
         assert_eq!(index.artifacts().count(), 9);
         assert_eq!(layout.signatures(&index, &first.digest()).len(), 8);
         assert!(!folder.join(HELD).exists());
+    }
+
+    #[test]
+    fn a_store_full_of_signatures_takes_those_that_an_artifact_brings() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::open_or_make(folder.path()).unwrap();
+        let of_many = |count: usize| (0..count).map(|_| signature(&artifact("a"))).collect::<Vec<_>>();
+        let (worthless, trusted) = (of_many(32), of_many(1));
+        let with = |signatures: &[Signature]| Artifact { signatures: signatures.to_vec(), ..artifact("a") };
+        layout.add(&with(&worthless), "a").unwrap();
+        layout.add(&with(&[&worthless[1..], &trusted[..]].concat()), "a").unwrap();
+        let kept = layout.read(Some("a"), None).unwrap().signatures;
+        assert!(kept.len() == 32 && kept.contains(&trusted[0]), "{}", kept.len());
+        layout.add(&with(&worthless[..1]), "a").unwrap();
+        layout.replace(&with(&trusted), "a").unwrap();
+        let kept = layout.read(Some("a"), None).unwrap().signatures;
+        assert_eq!((kept.len(), &kept[0]), (32, &trusted[0]));
+        let refused = layout.sign(&artifact("a"), signature(&artifact("a"))).unwrap_err().to_string();
+        assert!(refused.contains("more than 32 signatures"), "{refused}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::MAX_DOCUMENT_BYTES;
 use super::bundle;
 use super::digest::Digest;
 use super::key::{PrivateKey, PublicKey};
-use super::manifest::{Descriptor, Manifest};
+use super::manifest::{Descriptor, MANIFEST_TYPE, Manifest};
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -159,20 +159,60 @@ pub fn manifest<'a>(
     there: Option<&[u8]>,
     new: impl IntoIterator<Item = &'a Signature>,
 ) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
-    let there = there.map(Manifest::parse).transpose().context("the manifest of its signatures")?;
-    let (mut layers, annotations) = there.map(|there| (there.layers, there.annotations)).unwrap_or_default();
-    for signature in new {
-        if !layers.iter().any(|layer| is_same(layer, &signature.layer)) {
-            layers.push(signature.layer.clone());
+    let mut there = parse(there)?;
+    add_layers(&mut there.layers, new.into_iter().map(|new| &new.layer));
+    written(there)
+}
+
+/// The same with these before what is there besides, which stays as far as there is room: of those that nobody has asked for
+/// there may be any number.
+pub fn manifest_led_by(first: &[Signature], there: Option<&[u8]>) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+    let (mut there, mut layers) = (parse(there)?, Vec::new());
+    add_layers(&mut layers, first.iter().map(|one| &one.layer));
+    let mut num_left_out = 0;
+    for layer in std::mem::take(&mut there.layers) {
+        let is_read = KINDS.contains(&&*layer.media_type);
+        let has_room = layer.size <= MAX_DOCUMENT_BYTES && num_of(&layers, &layer.media_type) < MAX_SIGNATURES;
+        if layers.iter().any(|one| is_same(one, &layer)) {
+            continue;
+        } else if has_room || !is_read {
+            layers.push(layer);
+        } else {
+            num_left_out += 1;
         }
     }
-    check_layers(&layers)?;
-    let digests: Vec<&Digest> = layers.iter().map(|layer| &layer.digest).collect();
+    if num_left_out > 0 {
+        passed_over(num_left_out);
+    }
+    there.layers = layers;
+    written(there)
+}
+
+fn parse(there: Option<&[u8]>) -> anyhow::Result<Manifest> {
+    let nothing = || Manifest::new(Descriptor::of(IMAGE_CONFIG_TYPE, b""), Vec::new());
+    let there = there.map(Manifest::parse).transpose().context("the manifest of its signatures")?;
+    Ok(there.unwrap_or_else(nothing))
+}
+
+/// Adds those that are not there.
+fn add_layers<'a>(layers: &mut Vec<Descriptor>, new: impl IntoIterator<Item = &'a Descriptor>) {
+    for new in new {
+        if !layers.iter().any(|layer| is_same(layer, new)) {
+            layers.push(new.clone());
+        }
+    }
+}
+
+/// A manifest with the config that its layers want, and that.
+fn written(there: Manifest) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+    check_layers(&there.layers)?;
+    let digests: Vec<&Digest> = there.layers.iter().map(|layer| &layer.digest).collect();
     let config = serde_json::to_vec(&json!({
         "architecture": "", "os": "", "config": {},
         "rootfs": { "type": "layers", "diff_ids": digests },
     }))?;
-    let manifest = Manifest { annotations, ..Manifest::new(Descriptor::of(IMAGE_CONFIG_TYPE, &config), layers) };
+    let described = Descriptor::of(IMAGE_CONFIG_TYPE, &config);
+    let manifest = Manifest { media_type: MANIFEST_TYPE.into(), config: described, ..there };
     let manifest = manifest.bytes()?;
     if manifest.len() as u64 > MAX_DOCUMENT_BYTES {
         bail!("the manifest of its signatures would have more than {MAX_DOCUMENT_BYTES} bytes");
@@ -186,10 +226,9 @@ pub fn are_in(manifest: &[u8], all: &[&Signature]) -> bool {
     Manifest::parse(manifest).is_ok_and(|there| all.iter().all(|one| is_in(&there, one)))
 }
 
-/// Whether two layers hold one signature, whatever else they say of it.
+/// Whether two layers hold one signature, whatever else they say of it. One with another size could not be read.
 fn is_same(one: &Descriptor, other: &Descriptor) -> bool {
-    one.media_type == other.media_type
-        && one.digest == other.digest
+    (&one.media_type, &one.digest, one.size) == (&other.media_type, &other.digest, other.size)
         && one.annotations.get(SIGNATURE) == other.annotations.get(SIGNATURE)
 }
 
@@ -235,6 +274,16 @@ fn check_layers(layers: &[Descriptor]) -> anyhow::Result<()> {
 pub fn read(layer: &Descriptor, payload: Vec<u8>) -> anyhow::Result<Signature> {
     layer.check(&payload)?;
     Signature::read(layer, payload)
+}
+
+/// All of some signatures, and behind them those that are `there` besides, as many as there is room for. What is there stays as
+/// it is, with all that is said of it.
+pub fn before(new: &[Signature], there: Vec<Signature>) -> Vec<Signature> {
+    let as_it_is = |new: &Signature| there.iter().find(|one| is_same(&one.layer, &new.layer)).unwrap_or(new).clone();
+    let mut all = Vec::new();
+    add(&mut all, new.iter().map(as_it_is));
+    add(&mut all, there);
+    all
 }
 
 /// Adds those that are not there, as many as there is room for. Those of one form take no room of the other's.
@@ -356,6 +405,27 @@ mod tests {
         let (full, _) = manifest(None, &many[1..]).unwrap();
         assert!(layers(&full).is_ok());
         assert!(format!("{:#}", manifest(Some(&full), &many[..1]).unwrap_err()).contains("more than 32 signatures"));
+    }
+
+    #[test]
+    fn what_leads_a_manifest_is_in_it_whatever_else_was_there() {
+        let this = Digest::of(b"this");
+        let of_many = |count: usize| -> Vec<Signature> {
+            (0..count).map(|_| Signature::new(&key(), &this, "a").unwrap()).collect()
+        };
+        let (first, many) = (of_many(2), of_many(MAX_SIGNATURES));
+        let all = before(&first, many.clone());
+        assert_eq!((all.len(), &all[..2], &all[2..]), (MAX_SIGNATURES, &first[..], &many[..30]));
+        // Of those that cannot be read, too, only what has room stays; what is none of ours stays in any case.
+        let strange = Descriptor::of("text/x", b"strange");
+        let said = many.iter().map(|one| one.layer.clone()).chain([strange.clone()]).collect();
+        let there = Manifest::new(Descriptor::of("c", b"c"), said).bytes().unwrap();
+        let (bytes, config) = manifest_led_by(&first, Some(&there)).unwrap();
+        let made = Manifest::parse(&bytes).unwrap();
+        let layers: Vec<_> = first.iter().chain(&many[..30]).map(|one| one.layer.clone()).chain([strange]).collect();
+        assert_eq!(made.layers, layers);
+        assert!(made.config.check(&config).is_ok());
+        assert_eq!(manifest_led_by(&first, None).unwrap(), manifest(None, &first).unwrap());
     }
 
     #[test]
