@@ -55,7 +55,7 @@ pub struct Verdict {
     pub good: Vec<PublicKey>,
     /// Keys that are named by signatures which do not fit.
     pub broken: Vec<PublicKey>,
-    /// Signatures of keys that nobody named.
+    /// Signatures that name no key and are by none that was given: whose they are, if anybody's, is not known.
     pub unknown: usize,
 }
 
@@ -143,9 +143,11 @@ pub fn check_trusted(signatures: &[Signature], artifact: &Digest, trusted: &[Pub
     if !verdict.good.is_empty() {
         bail!("{artifact} is signed by {}, which is none of plugins.trusted_keys; {remedy}", list(&verdict.good));
     }
-    match signatures.len() {
-        0 => bail!("{artifact} is not signed; {remedy} (trusted: {})", list(trusted)),
-        _ => bail!("{artifact} is signed, but by none of plugins.trusted_keys ({}); {remedy}", list(trusted)),
+    let trusted = list(trusted);
+    match verdict.unknown {
+        0 => bail!("{artifact} is not signed; {remedy} (trusted: {trusted})"),
+        1 => bail!("{artifact} has 1 signature, which is by none of plugins.trusted_keys ({trusted}); {remedy}"),
+        n => bail!("{artifact} has {n} signatures, which are by none of plugins.trusted_keys ({trusted}); {remedy}"),
     }
 }
 
@@ -361,7 +363,10 @@ mod tests {
         let trusted = [PublicKey::P256(pair.public_key().as_ref().try_into().unwrap())];
         assert!(check_trusted(&[signature.clone()], &this, &trusted).is_ok());
         assert!(check_trusted(&[signature.clone()], &Digest::of(b"other"), &trusted).is_err());
-        assert!(why(&[signature], &this, &[key().public()]).contains("by none of plugins.trusted_keys"));
+        assert!(
+            why(&[signature], &this, &[key().public()])
+                .contains("has 1 signature, which is by none of plugins.trusted_keys")
+        );
     }
 
     #[test]

@@ -73,16 +73,25 @@ fn verdict(artifact: &Artifact) -> Verdict {
     verify(&artifact.signatures, &artifact.digest(), &[])
 }
 
-/// A line for each signature of an artifact.
+/// A line for each key by which an artifact is signed, or said to be, and one for the signatures that name no key.
 pub(super) fn signers(artifact: &Artifact) -> Vec<String> {
-    let verdict = verdict(artifact);
+    lines_of(&verdict(artifact))
+}
+
+fn lines_of(verdict: &Verdict) -> Vec<String> {
     let mut lines: Vec<String> = verdict.good.iter().map(|key| format!("signed by      {key}")).collect();
-    lines.extend(verdict.broken.iter().map(|key| format!("NOT signed by  {key}, though a signature says so")));
-    if verdict.unknown > 0 {
-        lines.push(format!("signed by      {} keys that are not named", verdict.unknown));
-    }
     if lines.is_empty() {
         lines.push("signed by      nobody".into());
+    }
+    lines.extend(verdict.broken.iter().map(|key| format!("NOT signed by  {key}, though a signature says so")));
+    match verdict.unknown {
+        0 => {}
+        1 => {
+            lines.push("unchecked      1 signature, which names no key: whose it is, if anybody's, is not known".into())
+        }
+        n => lines.push(format!(
+            "unchecked      {n} signatures, which name no key: whose they are, if anybody's, is not known"
+        )),
     }
     lines
 }
@@ -188,6 +197,7 @@ fn short(interface: &Value) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::artifact::key::PublicKey;
 
     #[test]
     fn what_a_plugin_says_of_itself_is_shown_and_not_obeyed() {
@@ -203,6 +213,22 @@ mod tests {
         assert_eq!(said.lines().filter(|line| line.starts_with("signed by")).count(), 1, "{said:?}");
         assert_eq!(said.matches("\\u{1b}[2Jall is well\\nsigned by").count(), 4, "{said}");
         assert!(!said.contains('\u{1b}'), "{said:?}");
+    }
+
+    #[test]
+    fn what_no_key_has_verified_is_nobodys_signature() {
+        let key = PublicKey::parse(&format!("ed25519:{}", "ab".repeat(32))).unwrap();
+        let check = |good: &[PublicKey], broken: &[PublicKey], unknown, expected: &[&str]| {
+            let lines = lines_of(&Verdict { good: good.to_vec(), broken: broken.to_vec(), unknown });
+            assert!(lines.len() == expected.len(), "{lines:?}");
+            for (line, expected) in lines.iter().zip(expected) {
+                assert!(line.starts_with(expected), "{line}");
+            }
+        };
+        check(&[], &[], 0, &["signed by      nobody"]);
+        check(&[], &[], 1, &["signed by      nobody", "unchecked      1 signature, which names no key"]);
+        check(&[], &[key], 0, &["signed by      nobody", "NOT signed by  ed25519:abab"]);
+        check(&[key], &[], 2, &["signed by      ed25519:abab", "unchecked      2 signatures, which name no key"]);
     }
 
     #[test]
