@@ -260,6 +260,34 @@ fn a_folder_of_several_plugins_or_of_something_else_is_not_replaced() {
 }
 
 #[test]
+fn what_others_wrote_into_the_index_of_a_folder_is_in_nobodys_way_and_stays() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    desk.key("key.pem");
+    desk.good("plugin pack mine.wasm");
+    let file = desk.path("mine.oci/index.json");
+    let read = || serde_json::from_slice::<Value>(&std::fs::read(&file).unwrap()).unwrap();
+    let mut index = read();
+    let strange = serde_json::json!({"mediaType": "text/x", "digest": "sha512:ab", "size": 1});
+    index.as_object_mut().unwrap().remove("mediaType");
+    index["annotations"]["by"] = "them".into();
+    index["manifests"][0]["platform"] = serde_json::json!({"os": "wasip2", "architecture": "wasm"});
+    index["manifests"].as_array_mut().unwrap().push(strange.clone());
+    std::fs::write(&file, index.to_string()).unwrap();
+    let artifact = line(&desk.good("plugin pack mine.wasm --output other"), "artifact").to_owned();
+    desk.good("plugin sign mine.oci --key key.pem");
+    desk.good("plugin push file:mine.oci:0.1.0 --from other");
+    assert!(desk.good("plugin inspect mine.oci").contains(&artifact));
+    let now = read();
+    assert_eq!((now.get("mediaType"), &now["annotations"]), (None, &index["annotations"]));
+    let all = now["manifests"].as_array().unwrap();
+    assert!(all.len() == 3 && all.contains(&index["manifests"][0]) && all.contains(&strange), "{now}");
+    let before = desk.files("mine.oci");
+    desk.refused("plugin pack mine.wasm", &["mine.oci holds something else than a packed plugin"]);
+    assert_eq!(desk.files("mine.oci"), before);
+}
+
+#[test]
 fn only_what_a_trusted_key_has_signed_is_loaded() {
     let desk = Desk::new();
     desk.component("template", "mine.wasm");

@@ -4,13 +4,15 @@
 //! Blobs are written before the index that names them, each under another name first: a reader sees the old state or
 //! the new one. Who changes a folder holds it (`whole.rs`): of two who add to it, neither loses what the other one adds.
 
+mod index;
+
 use super::digest::Digest;
-use super::manifest::{Descriptor, INDEX_TYPE, MANIFEST_TYPE, Manifest, TAG};
+use super::manifest::{Descriptor, MANIFEST_TYPE, Manifest};
 use super::signature::{self, Signature};
 use super::whole::{self, Held};
 use super::{Artifact, MAX_DOCUMENT_BYTES};
 use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
+use index::{Index, distinct};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ const MARK_TEXT: &str = "{\"imageLayoutVersion\":\"1.0.0\"}";
 const INDEX: &str = "index.json";
 /// There while a command changes the folder.
 const HELD: &str = ".held";
-const SIGNATURES: &str = ".sig";
+const ELSE: &str = "something else than a packed plugin; name another folder with --output";
 /// Of the index, which has some 500 bytes for each artifact.
 const MAX_INDEX_BYTES: u64 = 16 << 20;
 
@@ -29,21 +31,6 @@ const MAX_INDEX_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct Layout {
     folder: PathBuf,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Index {
-    schema_version: u32,
-    #[serde(default)]
-    media_type: String,
-    manifests: Vec<Descriptor>,
-}
-
-impl Default for Index {
-    fn default() -> Self {
-        Self { schema_version: 2, media_type: INDEX_TYPE.into(), manifests: Vec::new() }
-    }
 }
 
 impl Layout {
@@ -151,6 +138,9 @@ impl Layout {
     fn check_replaceable(&self) -> anyhow::Result<()> {
         let folder = self.folder.display();
         let index = self.index().with_context(|| folder.to_string())?;
+        if index.has_others() {
+            bail!("{folder} holds {ELSE}");
+        }
         let artifacts = distinct(index.artifacts());
         if artifacts.len() > 1 {
             bail!(
@@ -160,9 +150,7 @@ impl Layout {
         }
         for one in artifacts {
             let parts = self.document(one).and_then(|manifest| Manifest::parse(&manifest)?.parts().map(drop));
-            parts.with_context(|| {
-                format!("{folder} holds something else than a packed plugin; name another folder with --output")
-            })?;
+            parts.with_context(|| format!("{folder} holds {ELSE}"))?;
         }
         Ok(())
     }
@@ -224,9 +212,7 @@ impl Layout {
     }
 
     fn manifest_of_signatures(&self, index: &Index, artifact: &Digest) -> anyhow::Result<Option<Vec<u8>>> {
-        let tag = signature::tag(artifact);
-        let found = index.manifests.iter().find(|one| one.annotations.get(TAG) == Some(&tag));
-        found.map(|one| self.document(one)).transpose()
+        index.signatures(artifact).map(|one| self.document(one)).transpose()
     }
 
     /// Removes blobs that no manifest of the index leads to.
@@ -309,84 +295,11 @@ impl Layout {
     }
 }
 
-impl Index {
-    /// All but signatures; one with several tags comes with each.
-    fn artifacts(&self) -> impl Iterator<Item = &Descriptor> {
-        self.manifests.iter().filter(|one| !name(one).ends_with(SIGNATURES))
-    }
-
-    fn find(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<&Descriptor> {
-        let there = || {
-            let all = self.artifacts().map(|one| format!("{} ({})", one.digest, name(one)));
-            format!("it holds: {}", all.collect::<Vec<_>>().join(", "))
-        };
-        if let Some(digest) = digest {
-            return self
-                .artifacts()
-                .find(|one| one.digest == *digest)
-                .with_context(|| format!("there is no {digest}; {}", there()));
-        }
-        if let Some(tag) = tag {
-            return self
-                .artifacts()
-                .find(|one| name(one) == tag)
-                .with_context(|| format!("there is no `{tag}`; {}", there()));
-        }
-        let tagged = distinct(self.artifacts().filter(|one| !name(one).is_empty()));
-        let all = if tagged.is_empty() { distinct(self.artifacts()) } else { tagged };
-        match all[..] {
-            [only] => Ok(only),
-            [] => bail!("it holds no plugin"),
-            _ => bail!(
-                "it holds more than one plugin; name a tag or a digest or, where a folder alone can be named, take the \
-                 wanted one into a folder of its own (`tidegate plugin pull file:DIR:TAG --output FOLDER`); {}",
-                there()
-            ),
-        }
-    }
-
-    fn keep_signatures_alone(&mut self, artifact: &Digest) {
-        let tag = signature::tag(artifact);
-        self.manifests.retain(|one| one.annotations.get(TAG) == Some(&tag));
-    }
-
-    fn forget_signatures(&mut self, artifact: &Digest) {
-        let tag = signature::tag(artifact);
-        self.manifests.retain(|one| one.annotations.get(TAG) != Some(&tag));
-    }
-
-    /// Gives an artifact a tag. Whatever had it before stays without, as in a registry: others may have pinned it.
-    fn tag(&mut self, descriptor: Descriptor, tag: &str) {
-        for old in &mut self.manifests {
-            if old.annotations.get(TAG).is_some_and(|found| found == tag) {
-                old.annotations.remove(TAG);
-            }
-        }
-        self.manifests.push(descriptor.with(TAG, tag));
-        // An entry without a tag is for what has no other.
-        let (named, unnamed): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.manifests).into_iter().partition(|one| one.annotations.contains_key(TAG));
-        let kept = unnamed.into_iter().filter(|one| named.iter().all(|other| other.digest != one.digest)).collect();
-        self.manifests = [named, kept].concat();
-    }
-}
-
-/// An entry's tag; empty where it has none.
-fn name(one: &Descriptor) -> &str {
-    one.annotations.get(TAG).map(String::as_str).unwrap_or_default()
-}
-
-/// Each digest once, by its first entry.
-fn distinct<'a>(all: impl Iterator<Item = &'a Descriptor>) -> Vec<&'a Descriptor> {
-    let mut seen = BTreeSet::new();
-    all.filter(|one| seen.insert(one.digest.hex())).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::artifact::key::PrivateKey;
-    use crate::artifact::manifest::{COMPONENT_TYPE, CONFIG_TYPE};
+    use crate::artifact::manifest::{COMPONENT_TYPE, CONFIG_TYPE, TAG};
 
     /// One that nobody could run.
     fn artifact(component: &str) -> Artifact {
@@ -476,7 +389,9 @@ mod tests {
         let layout = Layout::open_or_make(folder.path()).unwrap();
         let of = |count: usize| {
             let one = |n: usize| Descriptor::of(MANIFEST_TYPE, &n.to_le_bytes()).with(TAG, "x".repeat(1 << 10));
-            Index { manifests: (0..count).map(one).collect(), ..Index::default() }
+            let mut index = Index::default();
+            index.manifests.extend((0..count).map(one));
+            index
         };
         layout.write_index(&of(4096)).unwrap();
         assert_eq!(layout.index().unwrap().manifests.len(), 4096);

@@ -6,7 +6,7 @@ use super::digest::Digest;
 use super::{MAX_COMPONENT_BYTES, MAX_DOCUMENT_BYTES};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use tidegate_sandbox::Anatomy;
 
@@ -38,6 +38,9 @@ pub struct Descriptor {
     /// Whatever else there is to say.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// What others write into it that is not read here.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
 }
 
 impl Descriptor {
@@ -48,6 +51,7 @@ impl Descriptor {
             digest: Digest::of(bytes),
             size: bytes.len() as u64,
             annotations: BTreeMap::new(),
+            rest: Map::new(),
         }
     }
 
@@ -77,7 +81,7 @@ pub struct Manifest {
     /// 2.
     pub schema_version: u32,
     /// [`MANIFEST_TYPE`]
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub media_type: String,
     /// What describes the layers.
     pub config: Descriptor,
@@ -86,13 +90,16 @@ pub struct Manifest {
     /// Whatever else there is to say.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// What others write into it that is not read here.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
 }
 
 impl Manifest {
     /// A manifest of some layers.
     pub fn new(config: Descriptor, layers: Vec<Descriptor>) -> Self {
         let media_type = MANIFEST_TYPE.to_owned();
-        Self { schema_version: 2, media_type, config, layers, annotations: BTreeMap::new() }
+        Self { schema_version: 2, media_type, config, layers, annotations: BTreeMap::new(), rest: Map::new() }
     }
 
     /// Reads one that may be anybody's.
@@ -244,6 +251,24 @@ mod tests {
         assert!(descriptor.check(b"abc").is_ok());
         assert!(why(descriptor.check(b"ab")).contains("should have 3 bytes and has 2"));
         assert!(why(descriptor.check(b"abd")).contains("was changed"));
+    }
+
+    #[test]
+    fn a_manifest_is_written_with_all_that_was_read_and_no_more() {
+        let text = |kind: &str, rest: &str| {
+            let empty = Digest::of(b"");
+            format!(
+                "{{\"schemaVersion\":2,{kind}\"config\":{{\"mediaType\":\"c\",\"digest\":\"{empty}\",\"size\":0}},\
+                 \"layers\":[{{\"mediaType\":\"l\",\"digest\":\"{empty}\",\"size\":0{rest}}}]{rest}}}"
+            )
+        };
+        let kind = format!("\"mediaType\":\"{MANIFEST_TYPE}\",");
+        let ours = Manifest::new(Descriptor::of("c", b""), vec![Descriptor::of("l", b"")]);
+        assert_eq!(String::from_utf8(ours.bytes().unwrap()).unwrap(), text(&kind, ""));
+        for theirs in [text(&kind, ",\"artifactType\":\"t\",\"data\":[1,{\"b\":2,\"a\":3}]"), text("", "")] {
+            let read = Manifest::parse(theirs.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(read.bytes().unwrap()).unwrap(), theirs);
+        }
     }
 
     #[test]

@@ -104,8 +104,11 @@ impl Signature {
         // A key that cannot be read is none that is trusted.
         let claimed_key = layer.annotations.get(KEY).and_then(|key| PublicKey::parse(key).ok());
         let mut layer = layer.clone();
-        if layer.annotations.iter().map(|(key, said)| key.len() + said.len()).sum::<usize>() > MAX_SAID_BYTES {
+        let num_said: usize = layer.annotations.iter().map(|(key, said)| key.len() + said.len()).sum();
+        let num_more = if layer.rest.is_empty() { 0 } else { serde_json::to_vec(&layer.rest)?.len() };
+        if num_said + num_more > MAX_SAID_BYTES {
             layer.annotations.retain(|key, _| [SIGNATURE, KEY].contains(&key.as_str()));
+            layer.rest.clear();
         }
         Ok(Self { payload, layer, proof: Proof::Beside(bytes), claimed_key })
     }
@@ -395,10 +398,11 @@ mod tests {
         let strange = Descriptor::of("text/x", b"strange").with("of", "somebody");
         let mut there = Manifest::new(Descriptor::of("c", b"c"), vec![theirs.layer.clone(), strange]);
         there.annotations.insert("by".into(), "them".into());
+        there.rest.insert("artifactType".into(), "theirs".into());
         let ours = Signature::new(&key(), &this, "a").unwrap();
         let (bytes, config) = manifest(Some(&there.bytes().unwrap()), [&theirs, &ours, &ours]).unwrap();
         let made = Manifest::parse(&bytes).unwrap();
-        assert_eq!(made.annotations, there.annotations);
+        assert_eq!((&made.annotations, &made.rest), (&there.annotations, &there.rest));
         assert_eq!(made.layers, [&there.layers[..], &[ours.layer]].concat());
         assert!(made.config.check(&config).is_ok());
     }
@@ -445,6 +449,9 @@ mod tests {
         add(&mut all, [ours.clone()]);
         assert_eq!(all.len(), 1);
         // Of one who says too much only the signature is taken, so that all that there may be fit into a manifest.
+        assert_eq!(read(&said.layer, said.payload).unwrap(), ours);
+        let mut said = ours.clone();
+        said.layer.rest.insert("data".into(), "d".repeat(MAX_SAID_BYTES).into());
         assert_eq!(read(&said.layer, said.payload).unwrap(), ours);
         let mut there = Manifest::new(Descriptor::of("c", b"c"), vec![ours.layer.clone()]);
         there.annotations.insert("by".into(), "t".repeat(MAX_DOCUMENT_BYTES as usize - 900));

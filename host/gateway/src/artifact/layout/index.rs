@@ -1,0 +1,206 @@
+//! The index of a folder: its manifests, and which tag each has. Others write it too, with tools and keys of their own: what is
+//! not read here stays as it was.
+
+use crate::artifact::digest::Digest;
+use crate::artifact::manifest::{Descriptor, INDEX_TYPE, TAG};
+use crate::artifact::signature;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+/// The index of a folder.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
+pub(super) struct Index {
+    pub(super) manifests: Vec<Descriptor>,
+    /// Entries that cannot be read here, such as by a digest of another kind.
+    others: Vec<Value>,
+    schema_version: u32,
+    media_type: String,
+    rest: Map<String, Value>,
+}
+
+/// As it is in the file.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Written {
+    schema_version: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    media_type: String,
+    manifests: Vec<Value>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+impl From<Written> for Index {
+    fn from(written: Written) -> Self {
+        let Written { schema_version, media_type, manifests: all, rest } = written;
+        let (mut manifests, mut others) = (Vec::new(), Vec::new());
+        for one in all {
+            match Descriptor::deserialize(&one) {
+                Ok(one) => manifests.push(one),
+                Err(_) => others.push(one),
+            }
+        }
+        Self { manifests, others, schema_version, media_type, rest }
+    }
+}
+
+impl From<Index> for Written {
+    fn from(index: Index) -> Self {
+        let Index { manifests, others, schema_version, media_type, rest } = index;
+        let manifests = manifests.iter().map(|one| json!(one)).chain(others).collect();
+        Self { schema_version, media_type, manifests, rest }
+    }
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        let (manifests, others, media_type) = (Vec::new(), Vec::new(), INDEX_TYPE.into());
+        Self { manifests, others, schema_version: 2, media_type, rest: Map::new() }
+    }
+}
+
+impl Index {
+    /// All but signatures; one with several tags comes with each.
+    pub(super) fn artifacts(&self) -> impl Iterator<Item = &Descriptor> {
+        self.manifests.iter().filter(|one| !name(one).ends_with(".sig"))
+    }
+
+    /// Whether it has entries that cannot be read here.
+    pub(super) fn has_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// The manifest of an artifact's signatures.
+    pub(super) fn signatures(&self, artifact: &Digest) -> Option<&Descriptor> {
+        let tag = signature::tag(artifact);
+        self.manifests.iter().find(|one| name(one) == tag)
+    }
+
+    /// The entry of a digest or tag; without either, the only one that has a tag, or the only one at all.
+    pub(super) fn find(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<&Descriptor> {
+        let there = || {
+            let all = self.artifacts().map(|one| format!("{} ({})", one.digest, name(one)));
+            format!("it holds: {}", all.collect::<Vec<_>>().join(", "))
+        };
+        if let Some(digest) = digest {
+            return self
+                .artifacts()
+                .find(|one| one.digest == *digest)
+                .with_context(|| format!("there is no {digest}; {}", there()));
+        }
+        if let Some(tag) = tag {
+            return self
+                .artifacts()
+                .find(|one| name(one) == tag)
+                .with_context(|| format!("there is no `{tag}`; {}", there()));
+        }
+        let tagged = distinct(self.artifacts().filter(|one| !name(one).is_empty()));
+        let all = if tagged.is_empty() { distinct(self.artifacts()) } else { tagged };
+        match all[..] {
+            [only] => Ok(only),
+            [] => bail!("it holds no plugin"),
+            _ => bail!(
+                "it holds more than one plugin; name a tag or a digest or, where a folder alone can be named, take the \
+                 wanted one into a folder of its own (`tidegate plugin pull file:DIR:TAG --output FOLDER`); {}",
+                there()
+            ),
+        }
+    }
+
+    /// Forgets what it holds but the signatures of an artifact.
+    pub(super) fn keep_signatures_alone(&mut self, artifact: &Digest) {
+        let tag = signature::tag(artifact);
+        self.manifests.retain(|one| one.annotations.get(TAG) == Some(&tag));
+    }
+
+    /// Forgets the signatures of an artifact.
+    pub(super) fn forget_signatures(&mut self, artifact: &Digest) {
+        let tag = signature::tag(artifact);
+        self.manifests.retain(|one| one.annotations.get(TAG) != Some(&tag));
+    }
+
+    /// Gives an artifact a tag. Whatever had it before stays without, as in a registry: others may have pinned it.
+    pub(super) fn tag(&mut self, descriptor: Descriptor, tag: &str) {
+        let descriptor = self.take(&descriptor, tag).unwrap_or(descriptor);
+        for old in &mut self.manifests {
+            if old.annotations.get(TAG).is_some_and(|found| found == tag) {
+                old.annotations.remove(TAG);
+            }
+        }
+        self.manifests.push(descriptor.with(TAG, tag));
+        // An entry without a tag is for what has no other, or for what somebody says in it.
+        let (named, unnamed): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.manifests).into_iter().partition(|one| one.annotations.contains_key(TAG));
+        let is_needed = |one: &Descriptor| says_more(one) || named.iter().all(|other| other.digest != one.digest);
+        let kept = unnamed.into_iter().filter(is_needed).collect();
+        self.manifests = [named, kept].concat();
+    }
+
+    /// The entry that an artifact has already with this tag or without any: others may have written more into it.
+    fn take(&mut self, wanted: &Descriptor, tag: &str) -> Option<Descriptor> {
+        let is_same = |one: &Descriptor| {
+            (&one.media_type, &one.digest, one.size) == (&wanted.media_type, &wanted.digest, wanted.size)
+        };
+        let at = self.manifests.iter().position(|one| is_same(one) && ["", tag].contains(&name(one)))?;
+        Some(self.manifests.remove(at))
+    }
+}
+
+fn says_more(one: &Descriptor) -> bool {
+    !one.annotations.is_empty() || !one.rest.is_empty()
+}
+
+/// An entry's tag; empty where it has none.
+fn name(one: &Descriptor) -> &str {
+    one.annotations.get(TAG).map(String::as_str).unwrap_or_default()
+}
+
+/// Each digest once, by its first entry.
+pub(super) fn distinct<'a>(all: impl Iterator<Item = &'a Descriptor>) -> Vec<&'a Descriptor> {
+    let mut seen = BTreeSet::new();
+    all.filter(|one| seen.insert(one.digest.hex())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::manifest::MANIFEST_TYPE;
+
+    fn read(index: &Value) -> Index {
+        serde_json::from_value(index.clone()).unwrap()
+    }
+
+    fn described(content: &str) -> Descriptor {
+        Descriptor::of(MANIFEST_TYPE, content.as_bytes())
+    }
+
+    #[test]
+    fn what_others_wrote_into_it_stays_in_it() {
+        let mut theirs = json!(described("theirs").with(TAG, "1").with("by", "them"));
+        theirs["platform"] = json!({"os": "linux", "architecture": "wasm"});
+        theirs["artifactType"] = "text/x".into();
+        theirs["data"] = "dGhlaXJz".into();
+        theirs["urls"] = json!(["https://example.com"]);
+        let strange = json!({"mediaType": MANIFEST_TYPE, "digest": "sha512:abc", "size": 3});
+        let all = json!([strange, theirs, 7]);
+        let before = json!({"schemaVersion": 2, "manifests": all, "annotations": {"by": "them"}, "subject": strange});
+        let mut index = read(&before);
+        assert!(index.has_others());
+        index.tag(described("ours"), "2");
+        // The same again under its tag is what it was.
+        index.tag(described("theirs"), "1");
+        let now = json!(index);
+        let ours = json!(described("ours").with(TAG, "2"));
+        assert_eq!(now["manifests"], json!([ours, theirs, strange, 7]));
+        for key in ["schemaVersion", "mediaType", "annotations", "subject"] {
+            assert_eq!(now.get(key), before.get(key), "{key}");
+        }
+        // Who loses the tag keeps the rest.
+        index.tag(described("ours"), "1");
+        theirs["annotations"].as_object_mut().unwrap().remove(TAG);
+        assert!(json!(index)["manifests"].as_array().unwrap().contains(&theirs));
+    }
+}
