@@ -159,6 +159,12 @@ pub fn tag(artifact: &Digest) -> String {
     format!("sha256-{}.sig", artifact.hex())
 }
 
+/// Whether a tag is one of signatures. A plugin may have any other.
+pub fn is_tag(text: &str) -> bool {
+    let digits = text.strip_prefix("sha256-").and_then(|text| text.strip_suffix(".sig"));
+    digits.is_some_and(|digits| Digest::parse(&format!("sha256:{digits}")).is_ok())
+}
+
 /// The manifest and config that hold signatures, whose payloads are layers, beside what is `there` already.
 pub fn manifest<'a>(
     there: Option<&[u8]>,

@@ -65,7 +65,7 @@ impl Default for Index {
 impl Index {
     /// All but signatures; one with several tags comes with each.
     pub(super) fn artifacts(&self) -> impl Iterator<Item = &Descriptor> {
-        self.manifests.iter().filter(|one| !name(one).ends_with(".sig"))
+        self.manifests.iter().filter(|one| !signature::is_tag(name(one)))
     }
 
     /// Whether it has entries that cannot be read here.
@@ -202,5 +202,17 @@ mod tests {
         index.tag(described("ours"), "1");
         theirs["annotations"].as_object_mut().unwrap().remove(TAG);
         assert!(json!(index)["manifests"].as_array().unwrap().contains(&theirs));
+    }
+    #[test]
+    fn only_the_tag_of_signatures_is_theirs() {
+        let mut index = Index::default();
+        let of_signatures = signature::tag(&Digest::of(b"theirs"));
+        let no_digest = format!("sha256-{}.sig", "x".repeat(64));
+        for tag in ["1.sig", "sha256-ab.sig", no_digest.as_str(), of_signatures.as_str()] {
+            index.tag(described(tag), tag);
+        }
+        let found: Vec<_> = index.artifacts().map(name).collect();
+        assert_eq!(found, ["1.sig", "sha256-ab.sig", &no_digest]);
+        assert_eq!(index.find(Some("1.sig"), None).unwrap().digest, described("1.sig").digest);
     }
 }
