@@ -82,7 +82,8 @@ impl Index {
     /// The entry of a digest or tag; without either, the only one that has a tag, or the only one at all.
     pub(super) fn find(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<&Descriptor> {
         let there = || {
-            let all = self.artifacts().map(|one| format!("{} ({})", one.digest, name(one)));
+            // Tags are whatever somebody wrote: nothing of them steers a terminal.
+            let all = self.artifacts().map(|one| format!("{} ({})", one.digest, name(one).escape_debug()));
             format!("it holds: {}", all.collect::<Vec<_>>().join(", "))
         };
         if let Some(digest) = digest {
@@ -214,5 +215,17 @@ mod tests {
         let found: Vec<_> = index.artifacts().map(name).collect();
         assert_eq!(found, ["1.sig", "sha256-ab.sig", &no_digest]);
         assert_eq!(index.find(Some("1.sig"), None).unwrap().digest, described("1.sig").digest);
+    }
+    #[test]
+    fn tags_of_others_are_shown_and_not_obeyed() {
+        let mut index = Index::default();
+        for tag in ["1", "\u{1b}[2Jall is well\nsigned by      everybody"] {
+            index.tag(described(tag), tag);
+        }
+        for (tag, digest) in [(None, None), (Some("2"), None), (None, Some(Digest::of(b"")))] {
+            let said = index.find(tag, digest.as_ref()).unwrap_err().to_string();
+            assert!(said.contains("(\\u{1b}[2Jall is well\\nsigned by      everybody)"), "{said:?}");
+            assert!(!said.contains(['\u{1b}', '\n']), "{said:?}");
+        }
     }
 }
