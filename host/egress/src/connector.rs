@@ -8,7 +8,7 @@ use crate::exchange::Response;
 use crate::origin::Origin;
 use crate::pool::{Body, Connection, Pool};
 use bytes::Bytes;
-use hyper::header::{HOST, HeaderMap};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Uri, Version};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
@@ -202,6 +202,10 @@ impl Connector {
         *message.headers_mut() = request.headers.clone();
         if version != Version::HTTP_2 {
             message.headers_mut().insert(HOST, origin.authority.clone());
+            if request.body.is_empty() && [Method::POST, Method::PUT].contains(&request.method) {
+                // hyper leaves it out with an empty body, and servers answer 411.
+                message.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+            }
         }
         Ok(message)
     }

@@ -87,6 +87,18 @@ async fn a_request_arrives_under_the_base_path_with_host_and_length() {
     assert!(request.contains("content-length: 4\r\n") && request.ends_with("body"), "{request}");
 }
 
+/// Servers before registries and storage answer 411 to a POST that does not say how long it is.
+#[tokio::test]
+async fn what_may_have_a_body_says_also_that_it_has_none() {
+    let (address, mut requests, _) = server(|_, _| OK).await;
+    let connector = Connector::new(config(address)).unwrap();
+    for (method, is_said) in [(Method::POST, true), (Method::PUT, true), (Method::GET, false), (Method::HEAD, false)] {
+        connector.send(&Request { method: method.clone(), ..post("") }).await.unwrap();
+        let request = requests.recv().await.unwrap();
+        assert_eq!(request.matches("content-length: 0\r\n").count(), usize::from(is_said), "{method} {request}");
+    }
+}
+
 #[tokio::test]
 async fn a_connection_is_reused_after_a_response_was_read_to_its_end() {
     let (address, _requests, connections) = server(|_, _| OK).await;

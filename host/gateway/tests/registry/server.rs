@@ -284,6 +284,9 @@ fn reply(status: u16, body: impl Into<Bytes>) -> Response<Sent> {
 async fn answer(state: &Mutex<State>, door: &Door, request: Request<Incoming>) -> Response<Sent> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
+    if [Method::POST, Method::PUT].contains(&parts.method) && !parts.headers.contains_key(CONTENT_LENGTH) {
+        return reply(411, "");
+    }
     let authorization =
         parts.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
     // Of what comes, or of what may.
