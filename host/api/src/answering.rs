@@ -23,6 +23,7 @@ use tidegate_types::clock::unix_s;
 use tidegate_types::{Chat, FinishReason, Notebook, Reject, Report, Summary, TenantId, Transcript, Usage};
 use tidegate_wire::items::joined;
 use tidegate_wire::responses::{Ended, ResponseEncoder, Truncation};
+use tokio::sync::Semaphore;
 
 /// Messages of a history that are read; older ones count as left out, unless they are pinned.
 const RECENT: u32 = 1000;
@@ -173,6 +174,7 @@ impl Answering {
         keep.turn.output = output(&self.encoder, ended);
         let behind = self.behind(&keep, ended);
         let (tenant, names) = (keep.tenant.clone(), streams_of(&keep.turn.response.id).to_vec());
+        let (conversations, id) = (keep.conversations.clone(), keep.turn.response.id.clone());
         let written = self.api.tasks.spawn(async move { keep.write().await }).await;
         let (why, forgotten) = match written {
             Ok(Ok(Put::Written)) => {
@@ -180,14 +182,18 @@ impl Answering {
                 return None;
             }
             Ok(Ok(Put::Deleted)) => {
-                ("it was deleted while it was made".to_owned(), Some(Forgotten::Everywhere(tenant, names)))
+                ("it was deleted while it was made".to_owned(), Some(Forgotten::Everywhere(tenant.clone(), names)))
             }
-            Ok(Ok(Put::Taken)) => {
-                ("another gateway took it over while it was made".to_owned(), Some(Forgotten::Here(tenant, names)))
-            }
+            Ok(Ok(Put::Taken)) => (
+                "another gateway took it over while it was made".to_owned(),
+                Some(Forgotten::Here(tenant.clone(), names)),
+            ),
             Ok(Err(error)) => (store_failed(error).message, None),
             Err(_) => ("the server failed to write it".to_owned(), None),
         };
+        if forgotten.is_none() {
+            abandon(conversations, tenant, id);
+        }
         self.encoder.not_kept(&why);
         forgotten
     }
@@ -213,6 +219,27 @@ impl Answering {
             None => out.clear(),
         }
     }
+}
+
+/// Responses that were begun and could not be written at their end, each a task that waits for the database.
+static LATE: Semaphore = Semaphore::const_new(10_000);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Has a response that was begun end as failed once the database is there again: it would say that it is made for as long as
+/// this gateway runs.
+fn abandon(conversations: Conversations, tenant: TenantId, id: String) {
+    let Ok(place) = LATE.try_acquire() else {
+        return tracing::error!(response = id, %tenant, "it stays as it is: too many wait for the database");
+    };
+    tokio::spawn(async move {
+        let _place = place;
+        let mut pause = PAUSES[1];
+        while let Err(error) = conversations.abandon(&tenant, &id).await {
+            tracing::warn!(response = id, "it is not closed yet: {error}");
+            tokio::time::sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    });
 }
 
 /// Once somebody asks for the end; never without a log.

@@ -63,8 +63,6 @@ impl Keeping {
     /// deleted, again and again.
     pub(crate) fn tidy(&self) -> JoinHandle<()> {
         let (conversations, purge_after) = (self.kept.conversations.clone(), self.purge_after);
-        // Of a gateway that others may take for one that is there, until its lease is over.
-        let closing = if self.shared { LEASE } else { TIDYING };
         tokio::spawn(async move {
             let tidying = async {
                 loop {
@@ -73,12 +71,13 @@ impl Keeping {
                     tokio::time::sleep(TIDYING).await;
                 }
             };
-            let ((), ()) = tokio::join!(close_all_abandoned(&conversations, closing), tidying);
+            let ((), ()) = tokio::join!(close_all_abandoned(&conversations), tidying);
         })
     }
 }
 
-async fn close_all_abandoned(conversations: &Conversations, every: Duration) {
+/// As often as a gateway may end that others take for one that is there.
+async fn close_all_abandoned(conversations: &Conversations) {
     loop {
         match close_abandoned(conversations).await {
             // There may be more than one look gives.
@@ -86,7 +85,7 @@ async fn close_all_abandoned(conversations: &Conversations, every: Duration) {
             Ok(0) => {}
             Err(error) => tracing::warn!("responses that were cut off stay as they are for now: {error}"),
         }
-        tokio::time::sleep(every).await;
+        tokio::time::sleep(LEASE).await;
     }
 }
 
@@ -118,7 +117,7 @@ async fn say_so(conversations: &Conversations) {
 
 /// A response whose server is no more has failed, and says so. Gives how many did.
 async fn close_abandoned(conversations: &Conversations) -> Result<usize, tidegate_store::StoreError> {
-    let why = "the server was restarted while it made this response; ask again";
+    let why = "the server was restarted while it made this response, or could not write what became of it; ask again";
     let reject = Reject::new(RejectKind::Unavailable, Fault::Operator, why).code("server_restarted");
     let mut closed = 0;
     for (tenant, id, body) in conversations.abandoned().await? {

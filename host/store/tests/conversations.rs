@@ -317,6 +317,17 @@ async fn a_response_is_begun_and_ended_and_what_never_ends_is_found() {
         }
         own.stay(std::time::Duration::from_secs(60)).await.unwrap();
         assert!(next.abandoned().await.unwrap().is_empty(), "its gateway is there");
+        // What another gateway makes nobody else abandons; its own it may, and close.
+        let mut lost = turn("t", false, "lost", "", At::Leaf);
+        lost.response.status = "in_progress".into();
+        assert_eq!(own.put(&ann, &lost).await.unwrap(), Put::Written);
+        next.abandon(&ann, "lost").await.unwrap();
+        assert!(own.abandoned().await.unwrap().is_empty());
+        own.abandon(&ann, "lost").await.unwrap();
+        assert_eq!(own.abandoned().await.unwrap().len(), 1, "{}", fresh.name);
+        assert!(own.close_response(&ann, "lost", "failed", "{}").await.unwrap());
+        own.abandon(&ann, "lost").await.unwrap();
+        assert!(own.abandoned().await.unwrap().is_empty(), "it has ended");
         assert!(!next.close_response(&ann, "r", "failed", "{}").await.unwrap());
         own.stay(std::time::Duration::ZERO).await.unwrap();
         let abandoned = next.abandoned().await.unwrap();

@@ -252,6 +252,15 @@ impl Conversations {
         rows.iter().map(one).collect()
     }
 
+    /// Leaves a response of this gateway to whoever closes what was abandoned, where it has not ended.
+    pub async fn abandon(&self, tenant: &TenantId, id: &str) -> Result<(), StoreError> {
+        const ABANDON: &str = "UPDATE responses SET gateway = '' WHERE tenant = $1 AND id = $2 AND gateway = $3 \
+             AND status IN ('queued', 'in_progress')";
+        let query = sqlx::query(ABANDON).bind(tenant.as_str()).bind(id).bind(&*self.gateway);
+        query.execute(self.db.pool()).await?;
+        Ok(())
+    }
+
     /// Says what became of a response that was abandoned; whether it still was, and nobody makes it anew.
     pub async fn close_response(
         &self,
