@@ -188,16 +188,39 @@ async fn the_server_counts_as_the_limiter_of_one_process_does() {
     assert!(differed < 20, "{differed}");
 }
 
+fn rate(per_minute: u64) -> Quota {
+    Quota { tokens_per_minute: Some(per_minute), requests_per_minute: Some(per_minute), ..Quota::default() }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn at_a_lower_rate_nobody_waits_for_more_than_a_minutes_amount() {
     let Some(redis) = Redis::start() else { return };
     let gateway = gateway(&redis).await;
-    let rate =
-        |tokens| Quota { tokens_per_minute: Some(tokens), requests_per_minute: Some(tokens), ..Quota::default() };
     let _much = admitted(ask(&gateway, "ann", &rate(600_000), 600_000).await);
-    let wait = denied(ask(&gateway, "ann", &rate(6_000), 3_000).await).retry_after.unwrap();
-    // A quarter more so that not all come back at once.
-    assert!(wait > Duration::from_secs(20) && wait < Duration::from_secs(40), "{wait:?}");
+    for _ in 0..3 {
+        let wait = denied(ask(&gateway, "ann", &rate(6_000), 3_000).await).retry_after.unwrap();
+        // A quarter more so that not all come back at once.
+        assert!(wait > Duration::from_secs(20) && wait < Duration::from_secs(40), "{wait:?}");
+    }
+}
+
+/// As while a config is rolled out.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_charged_at_one_rate_is_not_forgotten_at_another() {
+    let Some(redis) = Redis::start() else { return };
+    let [low, high] = [gateway(&redis).await, gateway(&redis).await];
+    let small = admitted(ask(&low, "ann", &rate(6_000), 1_000).await);
+    let _large = admitted(ask(&high, "ann", &rate(600_000), 590_000).await);
+    denied(ask(&high, "ann", &rate(600_000), 590_000).await);
+    small.charged.settle(1_000);
+    low.limits().settled().await;
+    denied(ask(&high, "ann", &rate(600_000), 590_000).await);
+    denied(ask(&low, "ann", &rate(6_000), 1_000).await);
+    denied(ask(&high, "ann", &rate(600_000), 590_000).await);
+    // Nor where a gateway has no limit.
+    let free = Quota { concurrency: Some(9), ..Quota::default() };
+    let _free = admitted(ask(&low, "ann", &free, 1_000).await);
+    denied(ask(&high, "ann", &rate(600_000), 590_000).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,38 +4,47 @@ local UNIT, MAX_LOWS = 60000000, 32
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 
--- A level now, of a rate that is perhaps another one since: no more than a minute's amount of a lower one, but for a debt, which
--- takes as long to pay as it did.
-local function level_now(level, passed, before, rate)
-  if before == 0 then before = rate end
-  level = math.max(0, level - passed * before)
-  if rate == 0 or rate >= before then return level end
-  return math.min(level, math.max(rate * UNIT, level / before * rate))
-end
-
 -- {time, level of requests, level of tokens, last change, {change, level, change, level ...}, charges that may be corrected,
--- when it began, rate of requests, rate of tokens}
+-- when it began, rate of requests, rate of tokens, when those changed}
 local function load(key, requests, tokens)
   local packed = redis.call('GET', key)
-  if not packed then return { now, 0, 0, 0, {}, 0, now, requests, tokens } end
+  if not packed then return { now, 0, 0, 0, {}, 0, now, requests, tokens, 0 } end
   local meter = cmsgpack.unpack(packed)
+  -- What was not limited so far begins now; a gateway of before has written no rates.
+  if (meter[8] or 0) == 0 then meter[8] = requests end
+  if (meter[9] or 0) == 0 then meter[9] = tokens end
+  meter[10] = meter[10] or 0
   local passed = math.max(0, now - meter[1])
   meter[1] = meter[1] + passed
-  meter[2] = level_now(meter[2], passed, meter[8] or 0, requests)
-  meter[3] = level_now(meter[3], passed, meter[9] or 0, tokens)
-  if requests > 0 then meter[8] = requests end
-  if tokens > 0 and tokens ~= meter[9] then
-    meter[9] = tokens
-    for i = 2, #meter[5], 2 do meter[5][i] = math.min(meter[5][i], meter[3]) end
-  end
+  meter[2] = math.max(0, meter[2] - passed * meter[8])
+  meter[3] = math.max(0, meter[3] - passed * meter[9])
   return meter
 end
 
+-- The level at another rate: no more than a minute's amount of a lower one, but for a debt, which takes as long to pay as it did.
+local function at_rate(level, before, rate)
+  if rate >= before then return level end
+  return math.min(level, math.max(rate * UNIT, level / before * rate))
+end
+
+-- From now on at other rates, as set_rate of meter.rs has it; whether it changed. Once in a minute: of gateways with configs that
+-- differ, as while a new one is rolled out, each would take away what was charged at the other's rate.
+local function adopt(meter, requests, tokens)
+  if requests == 0 then requests = meter[8] end
+  if tokens == 0 then tokens = meter[9] end
+  if requests == meter[8] and tokens == meter[9] or now - meter[10] < UNIT then return false end
+  meter[2] = at_rate(meter[2], meter[8], requests)
+  meter[3] = at_rate(meter[3], meter[9], tokens)
+  for i = 2, #meter[5], 2 do meter[5][i] = math.min(meter[5][i], meter[3]) end
+  meter[8], meter[9], meter[10] = requests, tokens, now
+  return true
+end
+
 -- One that is empty is as one that never was; the others go when they will be.
-local function save(key, meter, requests, tokens)
+local function save(key, meter)
   local left = 0
-  if requests > 0 then left = meter[2] / requests end
-  if tokens > 0 then left = math.max(left, meter[3] / tokens) end
+  if meter[8] > 0 then left = meter[2] / meter[8] end
+  if meter[9] > 0 then left = math.max(left, meter[3] / meter[9]) end
   if left == 0 then
     redis.call('DEL', key)
   else

@@ -7,7 +7,7 @@ for i = 1, #KEYS / 2 do
     local meter = load(KEYS[2 * i - 1], requests, tokens)
     change(meter)
     meter[3] = meter[3] + more * UNIT
-    save(KEYS[2 * i - 1], meter, requests, tokens)
+    save(KEYS[2 * i - 1], meter)
   end
 end
 return 1

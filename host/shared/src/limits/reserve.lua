@@ -20,6 +20,7 @@ for i = 1, #KEYS / 2 do
   local s = { meters = KEYS[2 * i - 1], leases = KEYS[2 * i], running = 0, charged = 0 }
   s.requests, s.tokens, s.most = tonumber(ARGV[3 * i + 1]), tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])
   s.meter = load(s.meters, s.requests, s.tokens)
+  s.changed = adopt(s.meter, s.requests, s.tokens)
   if s.most > 0 then
     redis.call('ZREMRANGEBYSCORE', s.leases, '-inf', now)
     s.running = redis.call('ZCARD', s.leases)
@@ -39,11 +40,13 @@ for _, s in ipairs(subjects) do
       s.meter[3] = s.meter[3] + wanted * UNIT
       s.meter[6] = s.meter[6] + 1
     end
-    save(s.meters, s.meter, s.requests, s.tokens)
+    save(s.meters, s.meter)
     if s.most > 0 then
       redis.call('ZADD', s.leases, now + lease, name)
       redis.call('PEXPIRE', s.leases, math.ceil(lease / 1000))
     end
+  elseif s.changed then
+    save(s.meters, s.meter)
   end
   for _, number in ipairs({
     math.ceil(s.meter[2] / UNIT), s.wait_requests, drained(s.meter[2], s.requests),

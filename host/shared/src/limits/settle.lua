@@ -17,7 +17,7 @@ for i = 1, #KEYS / 2 do
       meter[6] = meter[6] - 1
       if meter[6] == 0 then meter[5] = {} end
     end
-    save(KEYS[2 * i - 1], meter, requests, tokens)
+    save(KEYS[2 * i - 1], meter)
   end
 end
 return 1
