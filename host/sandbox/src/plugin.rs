@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_types::{Message, Retention, TenantId, ToolCall, ToolDef, ToolOutcome};
 
-/// Of its time a call that waited for an instance for more than this part, one in so many, had too little: it says nothing of the plugin.
+/// Of its time a call that waited for an instance for more than this part, one in so many, had too little. It says nothing of the
+/// plugin where others were answered meanwhile.
 const QUEUED: u32 = 10;
 
 /// A loaded plugin. Its methods are the stages of the contract; calls may run side by side.
@@ -259,7 +260,8 @@ impl Plugin {
         lease.instance.restart(self.blueprint.call_cpu(C::STAGE), entered);
         let Within { answer, waited } = self.enter(&mut lease.instance, ctx, &call, until, left).await;
         self.note_cpu(lease.instance.store.data().meter.used());
-        let too_late = || match wall.saturating_sub(left) > wall / QUEUED {
+        let was_queued = wall.saturating_sub(left) > wall / QUEUED;
+        let too_late = || match was_queued && pool.has_answered_since(began) {
             true => pool.busy(),
             false => CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall },
         };

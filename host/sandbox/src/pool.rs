@@ -46,6 +46,8 @@ struct Places {
     /// Places that nobody holds: none while somebody waits.
     free: usize,
     waiters: Waiters,
+    /// When a call began or ended that left its instance to others, as those do that were answered.
+    answered: Option<Instant>,
     /// Whether an instance is made that no call sees to.
     under_way: Option<UnderWay>,
 }
@@ -134,7 +136,7 @@ impl Pool {
         makings: &Arc<Makings>,
     ) -> Arc<Self> {
         let free = blueprint.max_instances();
-        let places = Places { idle: Vec::new(), free, waiters: Waiters::default(), under_way: None };
+        let places = Places { idle: Vec::new(), free, waiters: Waiters::default(), answered: None, under_way: None };
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
         let share = share_of(tenant);
         let (makings, places) = (Arc::downgrade(makings), Mutex::new(places));
@@ -201,6 +203,7 @@ impl Pool {
     fn next_waiter(&self, kept: Option<Idle>) -> Option<oneshot::Sender<OwnedPlace>> {
         let mut places = self.places.lock();
         if let Some(kept) = kept {
+            places.answered = Some(kept.since);
             places.idle.push(kept);
             self.num_idle().add(1);
         }
@@ -222,6 +225,11 @@ impl Pool {
         };
         let (what, limit) = ("instances", self.registry.max_instances(self.work()));
         CallError::Full { plugin: self.blueprint.name.to_string(), what, key, limit }
+    }
+
+    /// Whether another call was answered since then.
+    pub(crate) fn has_answered_since(&self, then: Instant) -> bool {
+        self.places.lock().answered.is_some_and(|answered| answered >= then)
     }
 
     /// What a call is told that waited for others and then had too little time.

@@ -135,28 +135,38 @@ async fn a_call_waits_for_an_instance_and_then_is_told_that_all_are_busy() {
     waiting.await.unwrap().unwrap();
 }
 
-/// The plugin had no chance, and nothing is said against it.
+/// Others were answered meanwhile, and nothing is said against the plugin; where none was, it hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_had_an_instance_too_late_is_told_that_all_were_busy() {
     let limits = Limits { instances: 1, ..spec("loops").limits };
     let plugin = crate::support::shared().load(PluginSpec { limits, ..spec("loops") }).unwrap();
-    let spinning = {
-        let plugin = plugin.clone();
-        tokio::spawn(async move { inspect(&plugin, &by("busy"), "loop").await })
-    };
-    while nothing_runs(&plugin).await {
-        tokio::task::yield_now().await;
-    }
     let mut hurried = by("busy");
-    hurried.deadline = Duration::from_millis(500);
-    let late = async {
-        tokio::time::sleep(Duration::from_millis(250)).await;
-        spinning.abort();
-    };
-    let (late, ()) = tokio::join!(inspect(&plugin, &hurried, "loop"), late);
-    assert_eq!(late.unwrap_err(), CallError::Busy { plugin: "loops".into(), instances: 1 });
-    let alone = inspect(&plugin, &hurried, "loop").await.unwrap_err();
-    assert_eq!(alone, CallError::Deadline { plugin: "loops".into(), clock: "wall", limit: hurried.deadline });
+    hurried.deadline = Duration::from_millis(600);
+    let deadline = CallError::Deadline { plugin: "loops".into(), clock: "wall", limit: hurried.deadline };
+    for another_is_answered in [true, false] {
+        let spinning = {
+            let plugin = plugin.clone();
+            tokio::spawn(async move { inspect(&plugin, &by("busy"), "loop").await })
+        };
+        while nothing_runs(&plugin).await {
+            tokio::task::yield_now().await;
+        }
+        let answered = async {
+            match another_is_answered {
+                true => inspect(&plugin, &by("busy"), "go on").await.map(drop),
+                false => Ok(()),
+            }
+        };
+        let end = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            spinning.abort();
+        };
+        let (answered, late, ()) = tokio::join!(answered, inspect(&plugin, &hurried, "loop"), end);
+        answered.unwrap();
+        let busy = CallError::Busy { plugin: "loops".into(), instances: 1 };
+        assert_eq!(late.unwrap_err(), if another_is_answered { busy } else { deadline.clone() });
+    }
+    assert_eq!(inspect(&plugin, &hurried, "loop").await.unwrap_err(), deadline);
 }
 
 /// Reading a config of megabytes takes longer than a call has.
