@@ -110,7 +110,7 @@ fn start(command: &WorkerCommand) -> std::io::Result<Child> {
     #[cfg(unix)]
     {
         use std::os::unix::process::CommandExt;
-        // Its own path says how it was found, and lists of processes show this.
+        // Lists of processes show this, and not the path by which it is found.
         process.process_group(0).arg0("tidegate");
     }
     process.spawn()

@@ -234,6 +234,10 @@ fn worker_command(
 
 /// The child's side of `isolation = "process"`.
 pub fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
+    // The system names a process by the path that it was started by, which says nothing here.
+    if cfg!(target_os = "linux") {
+        let _ = std::fs::write("/proc/self/comm", "tidegate");
+    }
     let compute = ComputeConfig {
         backend: args.backend,
         threads: args.threads,

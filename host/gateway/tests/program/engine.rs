@@ -48,6 +48,7 @@ fn another_program_in_the_place_of_this_one_is_no_worker_of_it() {
     signal::send(worker_of(&server), "KILL");
     let answer = read_all(server.ask("What is Tidegate?", json!({})));
     assert!(answer.contains("200 OK"), "{answer}");
+    assert_eq!(std::fs::read_to_string(format!("/proc/{}/comm", worker_of(&server))).unwrap(), "tidegate\n");
 }
 
 /// The process compiles the schema itself, and the one that comes after it too.
