@@ -197,6 +197,7 @@ fn broken(what: &str) -> Error {
 }
 
 const MAX_CATEGORY_BYTES: usize = 128;
+const MAX_MESSAGE_ID_BYTES: usize = 128;
 
 /// What a server refuses of findings.
 fn check_findings(inspection: &Inspection, text: &str) -> Result<(), Error> {
@@ -204,7 +205,10 @@ fn check_findings(inspection: &Inspection, text: &str) -> Result<(), Error> {
     if findings.len() > MAX_FINDINGS {
         return Err(broken(&format!("{} findings; at most {MAX_FINDINGS}", findings.len())));
     }
-    findings.iter().try_for_each(|Finding { category, score, span, .. }| {
+    findings.iter().try_for_each(|Finding { category, score, span, message_id, .. }| {
+        if message_id.as_ref().is_some_and(|id| id.len() > MAX_MESSAGE_ID_BYTES) {
+            return Err(broken(&format!("finding `{category}` names a message by more than {MAX_MESSAGE_ID_BYTES} bytes")));
+        }
         if category.is_empty() || category.len() > MAX_CATEGORY_BYTES || category.contains(char::is_control) {
             return Err(broken(&format!("the category {category:?} is not a line of 1 to {MAX_CATEGORY_BYTES} bytes")));
         }
@@ -298,6 +302,7 @@ mod tests {
             (at(2, 3), "span 2..3"),
             (at(0, 4), "span 0..4"),
             (sure(1.5), "score 1.5"),
+            (Finding { message_id: Some("m".repeat(129)), ..finding("a") }, "names a message"),
         ] {
             assert!(found(bad).unwrap_err().to_string().contains(why), "{why}");
         }
@@ -327,7 +332,11 @@ mod tests {
             let has = |letter: char| window.pending().contains(letter);
             *state = u8::from(has('s'));
             let through = if has('h') { window.start() } else { window.text.len() };
-            let found = has('f').then(|| Finding::new("x-careless:f", crate::types::Severity::Low));
+            let mut found = has('f').then(|| Finding::new("x-careless:f", crate::types::Severity::Low));
+            if has('0') {
+                let score = Some(2.0);
+                found = Some(Finding { score, ..Finding::new("x-careless:0", crate::types::Severity::Low) });
+            }
             Ok(Inspection::pass(through).with(found.into_iter().collect()))
         }
     }
@@ -402,6 +411,8 @@ mod tests {
     fn a_prefilter_that_promises_too_much_is_found() {
         let streamed = |pieces: &[&str]| Host::default().stream(&Careless, pieces).map(|outcome| outcome.text);
         assert_eq!(streamed(&["ab c", "d 1 f", "e"]).unwrap(), "ab cd 1 fe", "it is asked about what has a digit");
+        let refused = streamed(&["a 0 b"]).unwrap_err().to_string();
+        assert!(refused.contains("has the score 2"), "{refused}");
         for broken in ["af z", "as z", "ah z"] {
             let error = streamed(&["ab ", broken, "!"]).unwrap_err().to_string();
             assert!(error.contains(&format!("need not be asked about {broken:?}, of which it says")), "{error}");
