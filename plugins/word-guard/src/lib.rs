@@ -189,7 +189,10 @@ impl Rules for List {
     }
 
     fn finding(&self, rule: usize) -> Finding {
-        let category = if rule % RULES == 0 { "word-guard:word" } else { "word-guard:pattern" };
+        let category = match rule % RULES {
+            0 => "word-guard:word",
+            _ => "word-guard:pattern",
+        };
         Finding::new(category, Severity::Medium)
     }
 
