@@ -5,6 +5,10 @@
 //!
 //! What is signed is the digest of the manifest, which holds those of the config and of the component.
 
+mod layers;
+
+pub use layers::{are_in, layers, manifest, manifest_led_by};
+
 use super::MAX_DOCUMENT_BYTES;
 use super::bundle;
 use super::digest::Digest;
@@ -13,10 +17,10 @@ use super::manifest::{Descriptor, MANIFEST_TYPE, Manifest};
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use layers::passed_over;
 use serde_json::{Value, json};
 
 const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-const IMAGE_CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 /// Which key it was, for people; trust never rests on it.
 const KEY: &str = "dev.tidegate.key";
@@ -165,120 +169,10 @@ pub fn is_tag(text: &str) -> bool {
     digits.is_some_and(|digits| Digest::parse(&format!("sha256:{digits}")).is_ok())
 }
 
-/// The manifest and config that hold signatures, whose payloads are layers, beside what is `there` already.
-pub fn manifest<'a>(
-    there: Option<&[u8]>,
-    new: impl IntoIterator<Item = &'a Signature>,
-) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
-    let mut there = parse(there)?;
-    add_layers(&mut there.layers, new.into_iter().map(|new| &new.layer));
-    written(there)
-}
-
-/// The same with these before what is there besides, which stays as far as there is room: of those that nobody has asked for
-/// there may be any number.
-pub fn manifest_led_by(first: &[Signature], there: Option<&[u8]>) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
-    let (mut there, mut layers) = (parse(there)?, Vec::new());
-    add_layers(&mut layers, first.iter().map(|one| &one.layer));
-    let mut num_left_out = 0;
-    for layer in std::mem::take(&mut there.layers) {
-        let is_read = KINDS.contains(&&*layer.media_type);
-        let has_room = layer.size <= MAX_DOCUMENT_BYTES && num_of(&layers, &layer.media_type) < MAX_SIGNATURES;
-        if layers.iter().any(|one| is_same(one, &layer)) {
-            continue;
-        } else if has_room || !is_read {
-            layers.push(layer);
-        } else {
-            num_left_out += 1;
-        }
-    }
-    if num_left_out > 0 {
-        passed_over(num_left_out);
-    }
-    there.layers = layers;
-    written(there)
-}
-
-fn parse(there: Option<&[u8]>) -> anyhow::Result<Manifest> {
-    let nothing = || Manifest::new(Descriptor::of(IMAGE_CONFIG_TYPE, b""), Vec::new());
-    let there = there.map(Manifest::parse).transpose().context("the manifest of its signatures")?;
-    Ok(there.unwrap_or_else(nothing))
-}
-
-/// Adds those that are not there.
-fn add_layers<'a>(layers: &mut Vec<Descriptor>, new: impl IntoIterator<Item = &'a Descriptor>) {
-    for new in new {
-        if !layers.iter().any(|layer| is_same(layer, new)) {
-            layers.push(new.clone());
-        }
-    }
-}
-
-/// A manifest with the config that its layers want, and that.
-fn written(there: Manifest) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
-    check_layers(&there.layers)?;
-    let digests: Vec<&Digest> = there.layers.iter().map(|layer| &layer.digest).collect();
-    let config = serde_json::to_vec(&json!({
-        "architecture": "", "os": "", "config": {},
-        "rootfs": { "type": "layers", "diff_ids": digests },
-    }))?;
-    let described = Descriptor::of(IMAGE_CONFIG_TYPE, &config);
-    let manifest = Manifest { media_type: MANIFEST_TYPE.into(), config: described, ..there };
-    let manifest = manifest.bytes()?;
-    if manifest.len() as u64 > MAX_DOCUMENT_BYTES {
-        bail!("the manifest of its signatures would have more than {MAX_DOCUMENT_BYTES} bytes");
-    }
-    Ok((manifest, config))
-}
-
-/// Whether a manifest holds signatures, all of these.
-pub fn are_in(manifest: &[u8], all: &[&Signature]) -> bool {
-    let is_in = |there: &Manifest, one: &Signature| there.layers.iter().any(|layer| is_same(layer, &one.layer));
-    Manifest::parse(manifest).is_ok_and(|there| all.iter().all(|one| is_in(&there, one)))
-}
-
 /// Whether two layers hold one signature, whatever else they say of it. One with another size could not be read.
 fn is_same(one: &Descriptor, other: &Descriptor) -> bool {
     (&one.media_type, &one.digest, one.size) == (&other.media_type, &other.digest, other.size)
         && one.annotations.get(SIGNATURE) == other.annotations.get(SIGNATURE)
-}
-
-/// The layers of a manifest of signatures that are worth fetching. Whoever may write beside an artifact shall not keep others
-/// from it: what is too much is passed over.
-pub fn layers(manifest: &[u8]) -> anyhow::Result<Vec<Descriptor>> {
-    let manifest = Manifest::parse(manifest).context("the manifest of its signatures")?;
-    let all: Vec<_> = manifest.layers.into_iter().filter(|layer| KINDS.contains(&&*layer.media_type)).collect();
-    let (mut taken, num_all) = (Vec::new(), all.len());
-    for layer in all {
-        if layer.size <= MAX_DOCUMENT_BYTES && num_of(&taken, &layer.media_type) < MAX_SIGNATURES {
-            taken.push(layer);
-        }
-    }
-    if taken.len() < num_all {
-        passed_over(num_all - taken.len());
-    }
-    Ok(taken)
-}
-
-fn num_of(layers: &[Descriptor], kind: &str) -> usize {
-    layers.iter().filter(|layer| layer.media_type == kind).count()
-}
-
-fn passed_over(count: usize) {
-    tracing::warn!(
-        "passed over {count} signatures of an artifact: of each form, {MAX_SIGNATURES} of at most {MAX_DOCUMENT_BYTES} bytes \
-         are read"
-    );
-}
-
-/// Nobody shall have to pass over what is written.
-fn check_layers(layers: &[Descriptor]) -> anyhow::Result<()> {
-    let are_too_many = KINDS.iter().any(|kind| num_of(layers, kind) > MAX_SIGNATURES);
-    let mut read = layers.iter().filter(|layer| KINDS.contains(&&*layer.media_type));
-    if are_too_many || read.any(|layer| layer.size > MAX_DOCUMENT_BYTES) {
-        bail!("it has more than {MAX_SIGNATURES} signatures, or one of more than {MAX_DOCUMENT_BYTES} bytes");
-    }
-    Ok(())
 }
 
 /// The signature of a layer and what was found under its digest.
