@@ -129,7 +129,7 @@ impl Reply {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::context::RequestContext;
     use metrics_exporter_prometheus::PrometheusBuilder;
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    fn context() -> RequestContext {
+    pub(crate) fn context() -> RequestContext {
         RequestContext {
             request_id: RequestId::new("r"),
             generation: "g".into(),

@@ -320,3 +320,24 @@ impl Link {
 fn without_a_place() -> Reject {
     Reject::internal(Fault::Plugin, "a guard without a place")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_findings_about_an_answer_the_first_are_kept() {
+        let cx = crate::reply::tests::context();
+        let finding = |number: usize| {
+            let (category, severity) = (number.to_string(), tidegate_types::Severity::Low);
+            Finding { category, severity, score: None, message_id: None, span: None }
+        };
+        let mut screen = OutputScreen::new(false);
+        for window in 0..10 {
+            screen.findings.extend((0..256).map(|number| finding(256 * window + number)));
+            screen.bound_findings(&cx);
+        }
+        let kept: Vec<String> = screen.findings.into_iter().map(|finding| finding.category).collect();
+        assert_eq!(kept, (0..MAX_FINDINGS).map(|number| number.to_string()).collect::<Vec<_>>());
+    }
+}
