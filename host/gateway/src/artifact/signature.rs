@@ -9,11 +9,10 @@ mod layers;
 
 pub use layers::{are_in, layers, manifest, manifest_led_by};
 
-use super::MAX_DOCUMENT_BYTES;
 use super::bundle;
 use super::digest::Digest;
 use super::key::{PrivateKey, PublicKey};
-use super::manifest::{Descriptor, MANIFEST_TYPE, Manifest};
+use super::manifest::Descriptor;
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -212,6 +211,8 @@ pub fn add(signatures: &mut Vec<Signature>, new: impl IntoIterator<Item = Signat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::artifact::MAX_DOCUMENT_BYTES;
+    use crate::artifact::manifest::Manifest;
 
     fn key() -> PrivateKey {
         let folder = tempfile::tempdir().unwrap();
