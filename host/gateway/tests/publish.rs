@@ -532,10 +532,17 @@ fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
     desk.good("plugin lock tidegate.toml --upgrade --allow-more");
     assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains(&after));
 
-    // What asks for no more is taken by an upgrade alone; what guards less is not.
+    // What asks for no more is taken by an upgrade alone; another plugin, or one that guards less, is not.
     desk.component("word-guard", "mine.wasm");
     desk.good("plugin lock tidegate.toml --upgrade --allow-more");
     desk.component("pii-guard", "mine.wasm");
+    desk.refused("plugin lock tidegate.toml --upgrade", &["+ another plugin: word-guard -> pii-guard", "--allow-more"]);
+    desk.good("plugin lock tidegate.toml --upgrade --allow-more");
+    let mut built_again = std::fs::read(desk.path("mine.wasm")).unwrap();
+    // A section of notes, which nothing reads.
+    built_again.extend([0, 5, 4, b'n', b'o', b't', b'e']);
+    std::fs::write(desk.path("mine.wasm"), built_again).unwrap();
+    desk.refused("plugin lock tidegate.toml", &["changed  pii-guard", "--upgrade"]);
     desk.good("plugin lock tidegate.toml --upgrade");
     desk.component("injection-guard", "mine.wasm");
     desk.refused("plugin lock tidegate.toml --upgrade", &["+ no longer guards as stream-guard", "--allow-more"]);

@@ -1,22 +1,22 @@
 //! `tidegate.lock`, beside `tidegate.toml`: what the config's plugins were when somebody looked at them. A component
-//! whose digest is another one is refused, and an upgrade shows what the new one asks for that the old one did not.
+//! whose digest is another one is refused, and an upgrade shows what the new one asks for that the old one did not
+//! (`lock/difference.rs`).
+
+mod difference;
+
+pub use difference::{Asks, Difference};
 
 use super::digest::Digest;
 use super::key::PublicKey;
-use super::manifest::Claims;
 use super::reference::{OCI, PlaceName, Reference};
 use super::whole::{self, Held};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use tidegate_sandbox::stage::StageKind;
 
 const HEAD: &str =
     "# Written by `tidegate plugin lock`: what the plugins of the config beside it are. Keep it with the config.\n\n";
 const VERSION: u32 = 1;
-/// Where a config names no stages, one that is gone would be missed by nobody but whom it has guarded.
-const GUARDS: [StageKind; 3] = [StageKind::PromptGuard, StageKind::StreamGuard, StageKind::OutputGuard];
 
 /// The file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,117 +53,10 @@ pub struct Entry {
     pub asks: Asks,
 }
 
-/// What an upgrade must not widen unseen.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Asks {
-    /// Where on the path it runs.
-    pub stages: BTreeSet<String>,
-    /// What it needs granted.
-    pub capabilities: BTreeSet<String>,
-    /// Whether it may change what it sees.
-    pub mutates: bool,
-    /// Whether it says that it is deterministic, which lets it begin configured and be shared by tenants; none in locks of
-    /// before this was written down.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deterministic: Option<bool>,
-    /// Text that it may withhold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holdback_bytes: Option<u32>,
-}
-
-impl Asks {
-    /// What a plugin asks for.
-    pub fn of(claims: &Claims) -> Self {
-        Self {
-            stages: claims.stages.iter().cloned().collect(),
-            capabilities: claims.capabilities.keys().cloned().collect(),
-            mutates: claims.mutates,
-            deterministic: Some(claims.deterministic),
-            holdback_bytes: claims.holdback_bytes,
-        }
-    }
-
-    /// A stream guard that says nothing may withhold what the operator's limit allows.
-    fn withheld(&self) -> u32 {
-        let streams = self.stages.contains(StageKind::StreamGuard.as_str());
-        if streams { self.holdback_bytes.unwrap_or(u32::MAX) } else { 0 }
-    }
-}
-
-/// How one plugin differs from its entry.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Difference {
-    /// A line for each difference, with `+` where it is one that widens.
-    pub lines: Vec<String>,
-    /// Whether it asks for more, guards less, or is vouched for by fewer.
-    pub widens: bool,
-}
-
 impl Entry {
     /// Whether it is from a registry; a path is never written so.
     pub fn is_pulled(&self) -> bool {
         self.source.starts_with(OCI)
-    }
-
-    /// All that it asks for, as of one that nobody has looked at before.
-    pub fn from_nothing(&self) -> Difference {
-        let asks = Asks { deterministic: Some(false), ..Asks::default() };
-        let nothing = Self { asks, signed_by: Vec::new(), ..self.clone() };
-        nothing.difference(self)
-    }
-
-    /// From this entry to a newer one.
-    pub fn difference(&self, new: &Self) -> Difference {
-        let mut found = Difference::default();
-        let (old, asks) = (&self.asks, &new.asks);
-        found.stages(&old.stages, &asks.stages);
-        found.grants(&old.capabilities, &asks.capabilities);
-        if old.mutates != asks.mutates {
-            found.say(asks.mutates, &format!("may change what it sees: {} -> {}", old.mutates, asks.mutates));
-        }
-        let is = asks.deterministic.unwrap_or_default();
-        // Where an old lock does not say it, there is nothing new while the component is the same.
-        let was = old.deterministic.unwrap_or(is && self.component == new.component);
-        if was != is {
-            found.say(is, &format!("says that it is deterministic: {was} -> {is}"));
-        }
-        if old.withheld() != asks.withheld() {
-            let shown =
-                |bytes: u32| if bytes == u32::MAX { "it does not say how many".into() } else { bytes.to_string() };
-            let line = format!("bytes withheld: {} -> {}", shown(old.withheld()), shown(asks.withheld()));
-            found.say(asks.withheld() > old.withheld(), &line);
-        }
-        for gone in self.signed_by.iter().filter(|key| !new.signed_by.contains(key)) {
-            found.say(true, &format!("no longer signed by {gone}"));
-        }
-        for added in new.signed_by.iter().filter(|key| !self.signed_by.contains(key)) {
-            found.say(false, &format!("signed by {added}"));
-        }
-        found
-    }
-}
-
-impl Difference {
-    fn stages(&mut self, old: &BTreeSet<String>, new: &BTreeSet<String>) {
-        new.difference(old).for_each(|added| self.say(true, &format!("stage {added}")));
-        for gone in old.difference(new) {
-            if GUARDS.iter().any(|guard| guard.as_str() == gone) {
-                self.say(true, &format!("no longer guards as {gone}"));
-            } else {
-                self.say(false, &format!("without the stage {gone}"));
-            }
-        }
-    }
-
-    fn grants(&mut self, old: &BTreeSet<String>, new: &BTreeSet<String>) {
-        new.difference(old).for_each(|added| self.say(true, &format!("grant {added}")));
-        old.difference(new).for_each(|gone| self.say(false, &format!("without the grant {gone}")));
-    }
-
-    fn say(&mut self, more: bool, what: &str) {
-        self.lines.push(format!("{} {what}", if more { '+' } else { ' ' }));
-        self.widens |= more;
     }
 }
 
@@ -291,7 +184,7 @@ mod names {
 mod tests {
     use super::*;
 
-    fn entry() -> Entry {
+    pub(super) fn entry() -> Entry {
         let set = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         Entry {
             name: "hush".into(),
@@ -333,43 +226,6 @@ mod tests {
         }
         std::fs::write(folder.path().join("tidegate.lock"), "version = 2").unwrap();
         assert!(Lock::load(&config).unwrap_err().to_string().contains("of version 2"));
-    }
-
-    #[test]
-    fn what_asks_for_more_is_told_from_what_asks_for_less() {
-        let widens = |change: &dyn Fn(&mut Entry)| {
-            let mut new = entry();
-            change(&mut new);
-            let (there, back) = (entry().difference(&new), new.difference(&entry()));
-            assert_eq!((there.lines.len(), back.lines.len()), (1, 1), "{there:?} {back:?}");
-            (there.widens, back.widens)
-        };
-        assert_eq!(entry().difference(&entry()), Difference::default());
-        assert_eq!(widens(&|e| e.asks.capabilities.extend(["http".to_owned()])), (true, false));
-        assert_eq!(widens(&|e| e.asks.stages.extend(["observer".to_owned()])), (true, false));
-        assert_eq!(widens(&|e| e.asks.stages.extend(["prompt-guard".to_owned()])), (true, true), "it guards less then");
-        assert_eq!(widens(&|e| e.asks.mutates = false), (false, true));
-        assert_eq!(widens(&|e| e.asks.deterministic = Some(true)), (true, false));
-        assert_eq!(widens(&|e| e.asks.holdback_bytes = Some(128)), (true, false));
-        assert_eq!(widens(&|e| e.asks.holdback_bytes = None), (true, false));
-        assert_eq!(widens(&|e| e.signed_by.clear()), (true, false));
-    }
-
-    #[test]
-    fn a_lock_that_does_not_say_whether_a_plugin_is_deterministic_is_read_and_only_another_component_widens_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("tidegate.toml");
-        let file = Lock::new(vec![entry()]).save(&config).unwrap();
-        let text = std::fs::read_to_string(&file).unwrap();
-        let older = text.replace("deterministic = false\n", "");
-        assert_ne!(text, older);
-        std::fs::write(&file, older).unwrap();
-        let old = Lock::load(&config).unwrap().unwrap().plugins.remove(0);
-        let mut new = entry();
-        new.asks.deterministic = Some(true);
-        assert_eq!(old.difference(&new), Difference::default());
-        new.component = Digest::of(b"another");
-        assert!(old.difference(&new).widens);
     }
 
     #[test]
@@ -433,14 +289,5 @@ mod tests {
         check(&alike, &[of("c", &["g"]), of("d", &["g"])], &[("c", &["a", "b"]), ("d", &["a", "b"])]);
         // What an older lock did not write down has come from nowhere.
         check(&apart, &[of("a", &["one", "three"]), of("b", &["two"])], &[("a", &[]), ("b", &[])]);
-    }
-
-    #[test]
-    fn one_that_is_new_shows_all_that_it_asks_for() {
-        let shown = entry().from_nothing().lines;
-        let parts = ["+ stage stream-guard", "+ grant kv", "+ may change what it sees", "+ bytes withheld: 0 -> 64"];
-        for part in parts {
-            assert!(shown.iter().any(|line| line.starts_with(part)), "{part} in {shown:?}");
-        }
     }
 }

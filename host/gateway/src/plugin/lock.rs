@@ -25,7 +25,9 @@ pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         bail!("what is there is not what is locked; if that is wanted, run this with --upgrade");
     }
     if report.widens && !args.allow_more {
-        bail!("it asks for more than what was locked, or guards less (`+`); if that is wanted, add --allow-more");
+        bail!(
+            "it asks for more than what was locked, guards less or is older (`+`); if that is wanted, add --allow-more"
+        );
     }
     let count = found.len();
     let file = Lock::new(found.into_iter().map(|(entry, _)| entry).collect()).save(&args.config)?;
