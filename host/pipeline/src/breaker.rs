@@ -149,7 +149,6 @@ impl Breaker {
                 self.recover(tenant, admission, now);
                 false
             }
-            Outcome::Failed if self.config.failures == 0 => false,
             Outcome::Failed => self.fail(tenant, now),
         }
     }
@@ -182,8 +181,13 @@ impl Breaker {
         self.troubled.store(true, Ordering::Relaxed);
         let lane = of.entry(tenant.clone()).or_default();
         lane.forget_before(now, self.config.within);
+        let is_never_opened = self.config.failures == 0;
+        if is_never_opened {
+            // That it failed of late is known by the last time.
+            lane.failures.clear();
+        }
         lane.failures.push_back(now);
-        if lane.open.is_none() && lane.failures.len() < self.config.failures {
+        if lane.open.is_none() && (is_never_opened || lane.failures.len() < self.config.failures) {
             return false;
         }
         lane.failures.clear();
@@ -368,12 +372,16 @@ mod tests {
     }
 
     #[test]
-    fn without_a_number_it_never_opens() {
+    fn without_a_number_it_never_opens_and_knows_of_the_last_failure() {
         let breaker = Breaker::new(BreakerConfig { failures: 0, ..BreakerConfig::default() });
         let (a, now) = (TenantId::new("a"), Instant::now());
         for _ in 0..100 {
             assert!(!breaker.note(&a, Usual, Outcome::Failed, now));
         }
         assert_eq!(breaker.admits(&a, now), Usual);
+        assert!(breaker.has_failures(&a));
+        assert_eq!(breaker.lock().of[&a].failures.len(), 1);
+        breaker.note(&a, Usual, Outcome::Fine, now + breaker.config.within + s(1));
+        assert!(!breaker.has_failures(&a));
     }
 }
