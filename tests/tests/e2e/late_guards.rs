@@ -80,6 +80,18 @@ async fn each_late_refusal_is_counted() {
     }
 }
 
+/// Passages are looked for beside the guard: the model was given them, and the guard's answer is not made from them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_guards_own_answer_cites_nothing() {
+    let finds = stage("honest").replace("prompt-guard", "retriever").replace("when = \"during-prefill\"\n", "");
+    let gateway = Gateway::start(&(model("cites-late") + &finds + &stage("tarries"))).await;
+    for (question, is_cited) in [("tarry 1 respond", false), ("Hello!", true)] {
+        let body = json!({"model": "cites-late", "input": question, "store": false, "max_output_tokens": 16});
+        let response = gateway.post("/v1/responses", &body).await.json();
+        assert_eq!(response.to_string().contains("file_citation"), is_cited, "{response}");
+    }
+}
+
 /// What a guard answers in the model's place waits too.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_another_guard_waits_for_the_verdict() {

@@ -260,6 +260,8 @@ pub(super) fn refused(cx: &RequestContext, chat: &Chat, stage: &Stage, refusal: 
 /// else, nothing.
 pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request, parts: Vec<Part>) -> Reply {
     let Request { chat, cx, held, findings, charge, tally, .. } = request;
+    // Passages may have been found beside a guard that is asked during prefill: this answer is not made from them.
+    cx.note(|report| report.citations.clear());
     let mut record = Record::new(&cx, chat.model.clone(), chat.stream, &tally);
     record.observe(pipeline, &findings);
     record.bill(charge);
