@@ -64,7 +64,7 @@ impl Source {
 
     /// What was counted so far, of a source that goes on though nobody wants more: an upstream cannot be told to stop one
     /// choice, and what it says after the last of them is paid for. An engine ends by itself.
-    pub(crate) fn counted(&self) -> Option<Usage> {
+    pub(crate) fn counted(&mut self) -> Option<Usage> {
         match self {
             Self::Engine(_) => None,
             Self::Upstream(source) => Some(source.counted()),

@@ -1,7 +1,9 @@
 //! Answers that a guard ends: what was said before is judged by the guards behind it too, and stays where it was said.
 
+use crate::tool_turns::whole;
 use serde_json::{Value, json};
 use std::path::Path;
+use tidegate_tests::stand_in::StandIn;
 use tidegate_tests::{Gateway, ask, events, finish_reason, joined, with_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -59,6 +61,18 @@ pub(crate) fn stage(plugin: &str, config: &str) -> String {
 
 pub(crate) fn blocks(word: &str) -> String {
     stage("word-guard", &format!("config = {{ words = [\"{word}\"], action = \"block\" }}"))
+}
+
+/// The upstream has said what it counted, with the answer: that is billed, and not what of it the guards were given.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_answer_that_a_guard_halts_costs_what_its_upstream_says() {
+    let upstream =
+        StandIn::start(|_, _| whole(&json!({"role": "assistant", "content": "All about herons"}), "stop", 70, 900));
+    let upstream = upstream.await;
+    let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &blocks("about"))).await;
+    let answer = gateway.chat(ask("Hello!")).await.json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "content_filter");
+    assert_eq!((&answer["usage"]["prompt_tokens"], &answer["usage"]["completion_tokens"]), (&json!(70), &json!(900)));
 }
 
 /// What a client reads of a stream, and of the whole answer: text, and reasoning.

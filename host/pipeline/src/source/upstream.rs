@@ -4,7 +4,7 @@
 use super::SourceEvent;
 use crate::estimate::BYTES_PER_TOKEN;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use tidegate_ledger::Tally;
 use tidegate_types::{DeltaKind, Reject, Usage};
 use tidegate_upstream::{Answer, UpstreamEvent};
@@ -32,8 +32,9 @@ impl UpstreamSource {
         self.answer.model()
     }
 
-    /// As it came, or as the upstream says.
-    pub(crate) fn counted(&self) -> Usage {
+    /// As it came, or as the upstream says: what is here already is counted, and of an answer in one piece that is all of it.
+    pub(crate) fn counted(&mut self) -> Usage {
+        while let Poll::Ready(Some(Ok(_))) = self.poll_next(&mut Context::from_waker(Waker::noop())) {}
         self.counted
     }
 
