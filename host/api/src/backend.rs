@@ -77,8 +77,8 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(no_store())))
     }
 
-    /// What was used.
-    fn usage(&self, _query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
+    /// What was used, found when it is the turn of `by`.
+    fn usage(&self, _query: UsageQuery, _by: &Caller) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
         Box::pin(std::future::ready(Err(no_store())))
     }
 

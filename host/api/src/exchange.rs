@@ -4,6 +4,7 @@ use crate::administration::Administration;
 use crate::backend::{Aborted, RequestContext};
 use crate::body::{Body, Response};
 use crate::ids;
+use crate::kept::store_failed;
 use crate::reading;
 use crate::receive;
 use crate::server::Api;
@@ -15,8 +16,9 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate_store::Conversations;
-use tidegate_types::{Caller, Fault, Reject, RejectKind, RequestId};
+use tidegate_store::{Conversations, StoreError};
+use tidegate_turns::Owner;
+use tidegate_types::{Caller, Fault, Reject, RejectKind, RequestId, TenantId};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -100,6 +102,18 @@ impl Exchange {
     /// The conversations, to be written for the caller.
     pub(crate) fn writable(&self) -> Result<Conversations, Reject> {
         self.api.writable(&self.caller).cloned()
+    }
+
+    /// Reads much of the conversations, once it is the caller's turn.
+    pub(crate) async fn read_much<T, F>(&self, read: impl FnOnce(Conversations, TenantId) -> F) -> Result<T, Reject>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let (conversations, owner) = (self.api.conversations()?, self.caller.owner().clone());
+        let whose = Owner::of(&self.caller);
+        let found = conversations.in_turn(&whose, |conversations| read(conversations, owner));
+        found.await.map_err(store_failed)
     }
 
     /// What the service says to an administrator's wish. A change that has begun comes to its end, at this gateway too, and to the

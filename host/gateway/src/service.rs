@@ -18,6 +18,7 @@ use tidegate_ledger::{CallPrices, Price};
 use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline, Stages};
 use tidegate_store::{Usage, UsageQuery, UsageSum};
 use tidegate_text::ToolFormat;
+use tidegate_turns::Owner;
 use tidegate_types::{Caller, Chat, EmbedRequest, Fault, Memory, ROUTED_MODEL, Reject, RejectKind};
 
 /// The pipeline behind the HTTP side.
@@ -213,10 +214,12 @@ impl Service for PipelineService {
         })
     }
 
-    fn usage(&self, query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
+    fn usage(&self, query: UsageQuery, by: &Caller) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
+        let by = Owner::of(by);
         Box::pin(async move {
-            let books = self.books.as_ref().ok_or_else(tidegate_api::no_store)?;
-            Usage::new(books.db.clone()).sums(&query).await.map_err(store_failed)
+            let db = &self.books.as_ref().ok_or_else(tidegate_api::no_store)?.db;
+            let usage = Usage::new(db.clone());
+            db.in_turn(&by, async move { usage.sums(&query).await }).await.map_err(store_failed)
         })
     }
 

@@ -21,7 +21,7 @@ mod titles;
 pub use feedback::Feedback;
 pub use idempotency::Claim;
 pub use makers::Maker;
-pub use messages::{At, Made, MessageStatus, NewMessage, Origin, StoredMessage};
+pub use messages::{At, Made, MessagePage, MessageStatus, NewMessage, Origin, StoredMessage};
 pub use purge::Purged;
 pub use responses::{Deleted, NewResponse, Put, StoredResponse, Turn, Used};
 pub use summaries::StoredSummary;
@@ -33,6 +33,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_turns::Owner;
 use tidegate_types::TenantId;
 use tidegate_types::clock::{millis, unix_ms};
 
@@ -112,6 +113,15 @@ impl Conversations {
     /// The same, written by the gateway of this name, which no other has.
     pub fn of_gateway(db: Db, name: &str) -> Self {
         Self { db, gateway: name.into() }
+    }
+
+    /// Reads much, as [`Db::in_turn`] does.
+    pub async fn in_turn<T, F>(&self, owner: &Owner, read: impl FnOnce(Self) -> F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        self.db.in_turn(owner, read(self.clone())).await
     }
 
     /// Makes a conversation with its first messages.

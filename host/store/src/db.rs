@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tidegate_turns::{Owner, Turns};
 
 /// Where the database is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Db {
     /// What plugins keep is read and written by these: the same ones with SQLite, others with Postgres.
     of_plugins: AnyPool,
     kind: Kind,
+    /// Of those who read much.
+    readers: Turns,
     /// Whether SQLite's log may have what was deleted: something was since it was last emptied, or may have been before the
     /// start.
     has_deleted: Arc<AtomicBool>,
@@ -54,9 +57,16 @@ const SLOW: Duration = Duration::from_millis(500);
 const PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000; \
                        PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;";
 
+/// Most connections to SQLite: two for calls of plugins and one for a sweep, [`READERS`], and one for all else.
+const OF_SQLITE: u32 = 6;
+
 /// Most connections to Postgres: for what plugins keep, and for all else.
 const OF_PLUGINS: u32 = 5;
 const OF_ALL_ELSE: u32 = 8;
+
+/// How many of those who read much, as searches and pages are, are at the database at once: however many one tenant asks for,
+/// others find a connection, and those who read much a turn.
+const READERS: usize = 2;
 
 /// For each connection to Postgres that is of all else, whose statements may take long. One that is given up ([`ANSWER`]) may have
 /// one there that waits for somebody, and the server would go on with it beside those of the connection that takes its place:
@@ -115,7 +125,7 @@ impl Db {
             .log_slow_statements(LevelFilter::Warn, SLOW);
         let (pool, of_plugins) = match kind {
             Kind::Sqlite => {
-                let pool = bounded(4, PRAGMAS).connect_with(options).await?;
+                let pool = bounded(OF_SQLITE, PRAGMAS).connect_with(options).await?;
                 (pool.clone(), pool)
             }
             Kind::Postgres => {
@@ -123,7 +133,7 @@ impl Db {
                 (bounded(OF_ALL_ELSE, SETTINGS_OF_ALL_ELSE).connect_with(options).await?, of_plugins)
             }
         };
-        Ok(Self { pool, of_plugins, kind, has_deleted: Arc::new(AtomicBool::new(true)) })
+        Ok(Self { pool, of_plugins, kind, readers: Turns::new(READERS), has_deleted: Arc::new(AtomicBool::new(true)) })
     }
 
     /// The same database for what plugins keep. With Postgres it has connections of its own, whose statements the server ends
@@ -140,11 +150,6 @@ impl Db {
     /// Whether who writes holds all there is, and not only the rows it is about.
     pub(crate) fn is_held_as_a_whole(&self) -> bool {
         self.kind == Kind::Sqlite
-    }
-
-    /// How many connections it has at most.
-    pub(crate) fn connections(&self) -> u32 {
-        self.pool.options().get_max_connections()
     }
 
     /// Of two statements the one that is this database's.
@@ -213,7 +218,26 @@ impl Db {
     /// How many calls of plugins that read may be at the database at once, and as many that write. With them a sweep has its connection,
     /// and so has with SQLite, where they are not of plugins alone, all else.
     pub fn at_once_for_plugins(&self) -> usize {
-        (self.of_plugins().connections() as usize - 1) / 2
+        match self.kind {
+            Kind::Sqlite => 1,
+            Kind::Postgres => (OF_PLUGINS as usize - 1) / 2,
+        }
+    }
+
+    /// Reads much once it is the owner's turn, and to its end: the turn is not another's before the database has answered, be who
+    /// asked gone long before.
+    pub async fn in_turn<T: Send + 'static>(
+        &self,
+        owner: &Owner,
+        read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let turn = self.readers.take(owner, 1).await;
+        let reading = tokio::spawn(async move {
+            let found = read.await;
+            drop(turn);
+            found
+        });
+        reading.await.map_err(|_| sqlx::Error::WorkerCrashed)?
     }
 
     /// Asks for an answer.
@@ -292,6 +316,8 @@ fn sqlite_url(folder: &Path) -> Result<String, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+    use tidegate_types::{Class, TenantId};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -312,5 +338,43 @@ mod tests {
         let mut connection = AnyConnection::connect(&url).await.unwrap();
         assert!(!answers(&mut connection, Duration::from_millis(50)).await.unwrap());
         lost.await.unwrap().expect("its connection ends");
+    }
+
+    #[tokio::test]
+    async fn who_reads_much_leaves_others_a_connection_and_the_next_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+        let (go, may_go) = tokio::sync::watch::channel(false);
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let reads = |name: &'static str| {
+            let (db, of_read, mut may_go, begun) = (db.clone(), db.clone(), may_go.clone(), Arc::clone(&begun));
+            tokio::spawn(async move {
+                let owner = Owner { tenant: TenantId::new(name), class: Class::default(), weight: 1 };
+                let read = async move {
+                    begun.lock().unwrap().push(name);
+                    let _connection = of_read.pool().acquire().await?;
+                    may_go.wait_for(|go| *go).await.unwrap();
+                    Ok(())
+                };
+                db.in_turn(&owner, read).await
+            })
+        };
+        let gone: Vec<_> = (0..READERS).map(|_| reads("ann")).collect();
+        tokio::task::yield_now().await;
+        // Who asked is gone, and the database is not done with it.
+        gone.iter().for_each(|gone| gone.abort());
+        let mut waiting: Vec<_> = (0..20).map(|_| reads("ann")).collect();
+        tokio::task::yield_now().await;
+        waiting.push(reads("bob"));
+        tokio::task::yield_now().await;
+        tokio::time::timeout(PATIENCE / 2, db.ping()).await.expect("a connection is left").unwrap();
+        go.send(true).unwrap();
+        for reading in waiting {
+            reading.await.unwrap().unwrap();
+        }
+        let begun = begun.lock().unwrap();
+        assert_eq!(begun.len(), READERS + 21);
+        let bob = begun.iter().position(|name| *name == "bob").unwrap();
+        assert!(bob <= READERS + 1, "{begun:?}");
     }
 }

@@ -72,16 +72,16 @@ async fn edits_make_branches_and_the_leaf_follows_only_its_own() {
         store.append(&ann, "c", &At::Behind("b".into()), &[user("c2")]).await.unwrap().unwrap();
         let leaf = store.get(&ann, "c").await.unwrap().unwrap().leaf;
         assert_eq!(leaf, "d1", "{}", fresh.name);
-        assert_eq!(ids(&store.branch(&ann, "c", &leaf, &all()).await.unwrap()), ["a", "b", "c1", "d1"]);
+        assert_eq!(ids(&store.branch(&ann, "c", &leaf, &all()).await.unwrap().messages), ["a", "b", "c1", "d1"]);
         // An edit: a sibling of `c1` that becomes the current branch.
         store.append(&ann, "c", &At::Branch("b".into()), &[user("c3")]).await.unwrap().unwrap();
         let leaf = store.get(&ann, "c").await.unwrap().unwrap().leaf;
-        let branch = store.branch(&ann, "c", &leaf, &all()).await.unwrap();
+        let branch = store.branch(&ann, "c", &leaf, &all()).await.unwrap().messages;
         assert_eq!((ids(&branch), branch[2].sibling), (vec!["a", "b", "c3"], 2));
-        assert_eq!(ids(&store.tree(&ann, "c", &all()).await.unwrap()), ["a", "b", "c1", "d1", "c2", "c3"]);
+        assert_eq!(ids(&store.tree(&ann, "c", &all()).await.unwrap().messages), ["a", "b", "c1", "d1", "c2", "c3"]);
         let newest = |after: &str| page(after, 2, Order::Descending);
-        assert_eq!(ids(&store.tree(&ann, "c", &newest("")).await.unwrap()), ["c3", "c2"]);
-        assert_eq!(ids(&store.tree(&ann, "c", &newest("c2")).await.unwrap()), ["d1", "c1"]);
+        assert_eq!(ids(&store.tree(&ann, "c", &newest("")).await.unwrap().messages), ["c3", "c2"]);
+        assert_eq!(ids(&store.tree(&ann, "c", &newest("c2")).await.unwrap().messages), ["d1", "c1"]);
         assert_eq!(store.append(&ann, "c", &At::Behind("nowhere".into()), &[user("x")]).await.unwrap(), None);
         assert!(store.select(&ann, "c", "d1").await.unwrap());
         assert_eq!(store.get(&ann, "c").await.unwrap().unwrap().leaf, "d1");
@@ -103,7 +103,7 @@ async fn writers_at_once_lose_nothing() {
             }
         });
         futures_util::future::join_all(writing).await;
-        let tree = store.tree(&ann, "c", &all()).await.unwrap();
+        let tree = store.tree(&ann, "c", &all()).await.unwrap().messages;
         assert_eq!(tree.len(), 13, "{}", fresh.name);
         let mut places: Vec<_> = tree.iter().map(|message| (message.parent.clone(), message.sibling)).collect();
         places.sort();
@@ -122,7 +122,7 @@ async fn a_message_that_its_client_sends_again_is_written_once() {
         let first = store.append(&ann, "c", &At::Leaf, &[named("a")]).await.unwrap().unwrap();
         let again = store.append(&ann, "c", &At::Leaf, &[named("b")]).await.unwrap().unwrap();
         assert_eq!((first, again), (vec!["a".to_owned()], vec!["a".to_owned()]));
-        let tree = store.tree(&ann, "c", &all()).await.unwrap();
+        let tree = store.tree(&ann, "c", &all()).await.unwrap().messages;
         let kept: Vec<_> = tree.iter().map(|message| (message.id.as_str(), message.client_id.as_str())).collect();
         assert_eq!(kept, [("a", "from-phone-1")], "{}", fresh.name);
     })
@@ -200,11 +200,48 @@ async fn lists_go_on_where_a_page_ended_and_find_words() {
         store.append(&ann, "c0", &At::Leaf, &[user("x"), user("y"), user("z")]).await.unwrap();
         let branch = async |after: &str, order| {
             let page = page(after, 2, order);
-            ids(&store.branch(&ann, "c0", "z", &page).await.unwrap()).join(" ")
+            ids(&store.branch(&ann, "c0", "z", &page).await.unwrap().messages).join(" ")
         };
         assert_eq!(branch("", Order::Descending).await, "z y");
         assert_eq!(branch("y", Order::Descending).await, "x m");
         assert_eq!(branch("m", Order::Ascending).await, "x y");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_page_ends_with_so_many_bytes_however_many_messages_are_asked_for() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        let long = |(id, mib): (&str, usize)| says(id, Role::User, &"x".repeat(mib << 20));
+        let messages = Vec::from([("a", 1), ("b", 2), ("c", 2), ("d", 5), ("e", 0)].map(long));
+        store.create(&ann, &conversation("c", "", 1), &messages).await.unwrap();
+        store.create(&ann, &conversation("c2", "", 1), &[]).await.unwrap();
+        store.put(&ann, &Turn { input: messages, ..turn("c2", true, "r", "", At::Leaf) }).await.unwrap();
+        for (after, limit, order, expected, has_more) in [
+            ("", 9, Order::Ascending, vec!["a", "b"], true),
+            ("b", 9, Order::Ascending, vec!["c"], true),
+            ("c", 9, Order::Ascending, vec!["d"], true),
+            ("d", 9, Order::Ascending, vec!["e"], false),
+            ("", 9, Order::Descending, vec!["e"], true),
+            ("d", 2, Order::Descending, vec!["c"], true),
+            ("c", 2, Order::Descending, vec!["b", "a"], false),
+            ("", 1, Order::Ascending, vec!["a"], true),
+        ] {
+            let page = page(after, limit, order);
+            for found in [
+                store.branch(&ann, "c", "e", &page).await.unwrap(),
+                store.tree(&ann, "c", &page).await.unwrap(),
+                store.input(&ann, "r", &page).await.unwrap(),
+            ] {
+                assert_eq!(
+                    (ids(&found.messages), found.has_more),
+                    (expected.clone(), has_more),
+                    "{}: {page:?}",
+                    fresh.name
+                );
+            }
+        }
     })
     .await;
 }
@@ -226,7 +263,7 @@ async fn an_input_goes_on_where_a_page_ended_though_its_last_item_is_gone() {
             ("i3", 9, Order::Ascending, vec![]),
             ("other", 9, Order::Ascending, vec![]),
         ] {
-            let read = store.input(&ann, "r", &page(after, limit, order)).await.unwrap();
+            let read = store.input(&ann, "r", &page(after, limit, order)).await.unwrap().messages;
             assert_eq!(ids(&read), expected, "{}: {after} {order:?}", fresh.name);
         }
     })
@@ -283,7 +320,7 @@ async fn responses_that_name_each_other_are_one_tree() {
             let (store, ann) = (store.clone(), ann.clone());
             async move { store.response(&ann, id).await.unwrap().unwrap().leaf }
         };
-        let branch = store.branch(&ann, "t", &leaf("other").await, &all()).await.unwrap();
+        let branch = store.branch(&ann, "t", &leaf("other").await, &all()).await.unwrap().messages;
         assert_eq!(ids(&branch), ["r1-in", "r1-out", "other-in", "other-out"], "{}", fresh.name);
         let input = store.of_response(&ann, "r2", Origin::Input).await.unwrap();
         let output = store.of_response(&ann, "r2", Origin::Output).await.unwrap();
@@ -388,8 +425,8 @@ async fn nothing_of_a_tenant_is_there_for_another() {
         assert!(store.list(&eve, &all(), "").await.unwrap().is_empty());
         assert!(store.append(&eve, "c", &At::Leaf, &[user("x")]).await.unwrap().is_none());
         assert!(store.message(&eve, "c", "m").await.unwrap().is_none());
-        assert!(store.branch(&eve, "c", "m", &all()).await.unwrap().is_empty());
-        assert!(store.tree(&eve, "c", &all()).await.unwrap().is_empty());
+        assert!(store.branch(&eve, "c", "m", &all()).await.unwrap().messages.is_empty());
+        assert!(store.tree(&eve, "c", &all()).await.unwrap().messages.is_empty());
         assert_eq!(store.history(&eve, "c", "m", 9, 1 << 20).await.unwrap(), (vec![], 0));
         assert!(store.of_response(&eve, "r", Origin::Input).await.unwrap().is_empty());
         assert!(store.delete_message(&eve, "c", "m", |_| String::new()).await.unwrap().is_none());
@@ -497,7 +534,11 @@ async fn what_was_purged_is_gone_from_the_files() {
         assert_eq!((purged.conversations, purged.responses, purged.messages), (21, 21, 1), "{}", fresh.name);
         assert_eq!(none, Default::default());
         store.wipe().await.unwrap();
-        assert_eq!(ids(&store.branch(&ann, "kept", "b", &all()).await.unwrap()), ["b"], "what follows it stays");
+        assert_eq!(
+            ids(&store.branch(&ann, "kept", "b", &all()).await.unwrap().messages),
+            ["b"],
+            "what follows it stays"
+        );
         assert_eq!(canaries(&fresh).await, 0, "{}", fresh.name);
     })
     .await;

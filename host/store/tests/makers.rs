@@ -176,7 +176,7 @@ async fn what_is_written_again_is_there_once() {
         }
         assert_eq!(two.put(&ann(), &ended).await.unwrap(), Put::Taken);
         let page = Page { after: String::new(), limit: 9, order: Order::Ascending };
-        let branch = one.branch(&ann(), "c", "answer", &page).await.unwrap();
+        let branch = one.branch(&ann(), "c", "answer", &page).await.unwrap().messages;
         assert_eq!(branch.iter().map(|message| message.id.as_str()).collect::<Vec<_>>(), ["a", "asked", "answer"]);
         one.delete_response(&ann(), "r").await.unwrap();
         assert_eq!(one.put(&ann(), &ended).await.unwrap(), Put::Deleted);
@@ -278,7 +278,7 @@ async fn reads_what_it_wrote(store: &Conversations, id: &str) {
     store.create(&ann, &conversation(id), &[says("a", Role::User)]).await.unwrap();
     assert_eq!(store.get(&ann, id).await.unwrap().unwrap().leaf, "a");
     store.append(&ann, id, &At::Leaf, &[says("b", Role::User)]).await.unwrap().unwrap();
-    let branch = store.branch(&ann, id, "b", &page).await.unwrap();
+    let branch = store.branch(&ann, id, "b", &page).await.unwrap().messages;
     assert_eq!(branch.iter().map(|message| message.id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     store.update(&ann, id, Some(id), None).await.unwrap();
     assert_eq!(store.get(&ann, id).await.unwrap().unwrap().title, id);

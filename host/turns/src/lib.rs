@@ -21,6 +21,12 @@ use tokio::sync::Notify;
 #[derive(Clone)]
 pub struct Turns(Arc<Mutex<Line>>);
 
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Turns")
+    }
+}
+
 struct Line {
     num_free: usize,
     queue: FairQueue<Place>,

@@ -5,7 +5,7 @@ use super::{Ask, Kept, Summaries, ask, room_bytes, transcript, window};
 use crate::kept::store_failed;
 use crate::server::Api;
 use std::collections::VecDeque;
-use tidegate_store::conversations::{Order, Page, StoredMessage, StoredSummary};
+use tidegate_store::conversations::{MessagePage, Order, Page, StoredMessage, StoredSummary};
 use tidegate_store::{Conversations, StoreError};
 use tidegate_types::{Reject, Role, TenantId};
 
@@ -79,8 +79,8 @@ async fn last_old(
 }
 
 /// Without the beginning of a turn whose rest is on the next page.
-fn whole_turns(mut page: Vec<StoredMessage>) -> Vec<StoredMessage> {
-    if page.len() == PAGE as usize
+fn whole_turns(MessagePage { messages: mut page, has_more }: MessagePage) -> Vec<StoredMessage> {
+    if has_more
         && let Some(last) = page.iter().rposition(|stored| stored.message.role == Role::User).filter(|at| *at > 0)
     {
         page.truncate(last);

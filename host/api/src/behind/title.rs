@@ -24,7 +24,7 @@ pub(super) async fn write(api: &Api, settings: &Titles, kept: &Kept) -> Result<b
     }
     let first = Page { after: String::new(), limit: FIRST, order: Order::Ascending };
     let first = store.branch(tenant, &kept.conversation, &kept.leaf, &first).await;
-    let first = first.map_err(store_failed)?;
+    let first = first.map_err(store_failed)?.messages;
     let said = transcript(&first);
     let Titles { model, max_tokens } = settings;
     let room = room_bytes(api, &kept.context.caller, model, *max_tokens).min(FIRST_BYTES);

@@ -7,10 +7,11 @@ use crate::ids;
 use crate::kept::{not_found, store_failed};
 use crate::uri::{bad, unknown_after};
 use serde_json::Value;
+use tidegate_store::Conversations;
 use tidegate_store::conversations::{
     Conversation, Feedback, Made, MessageStatus, NewMessage, Order, Page, StoredSummary, now_ms,
 };
-use tidegate_types::{Fault, Message, Part, Reject, RejectKind};
+use tidegate_types::{Fault, Message, Part, Reject, RejectKind, TenantId};
 use tidegate_wire::conversations as wire;
 
 /// Items that an export reads at a time.
@@ -71,10 +72,12 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     if words.len() > MAX_WORDS_BYTES {
         return Err(bad("q", &format!("text of at most {MAX_WORDS_BYTES} bytes; it has {}", words.len())));
     }
-    let conversations = exchange.api.conversations()?;
     let one_more = Page { limit: page.limit + 1, ..page.clone() };
-    let found = conversations.list(exchange.caller.owner(), &one_more, &words).await;
-    let found = found.map_err(store_failed)?;
+    let read = async move |conversations: Conversations, tenant: TenantId| {
+        conversations.list(&tenant, &one_more, &words).await
+    };
+    let found = exchange.read_much(read).await?;
+    let conversations = exchange.api.conversations()?;
     if found.is_empty() && !page.after.is_empty() {
         let had = conversations.had(exchange.caller.owner(), &page.after).await.map_err(store_failed)?;
         had.then_some(()).ok_or_else(unknown_after)?;
@@ -90,14 +93,17 @@ pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
     let (mut lines, currency) = (format!("{}\n", shown(&conversation)), exchange.api.service.currency());
     let mut page = Page { after: String::new(), limit: EXPORT_PAGE, order: Order::Ascending };
     loop {
-        let items = conversations.tree(tenant, &conversation.id, &page).await.map_err(store_failed)?;
-        items.iter().for_each(|item| lines.push_str(&format!("{}\n", rendered(item, &currency))));
+        let (id, asked) = (conversation.id.clone(), page.clone());
+        let read =
+            async move |conversations: Conversations, tenant: TenantId| conversations.tree(&tenant, &id, &asked).await;
+        let found = exchange.read_much(read).await?;
+        found.messages.iter().for_each(|item| lines.push_str(&format!("{}\n", rendered(item, &currency))));
         if lines.len() > exchange.api.limits.max_answer_bytes {
             let message = "the conversation is too long to be exported in one piece; read its items page by page";
             return Err(Reject::new(RejectKind::TooLarge, Fault::Operator, message).code("export_too_large"));
         }
-        match items.last() {
-            Some(last) if items.len() == EXPORT_PAGE as usize => page.after.clone_from(&last.id),
+        match found.messages.last() {
+            Some(last) if found.has_more => page.after.clone_from(&last.id),
             _ => break,
         }
     }
@@ -124,7 +130,7 @@ pub(super) fn shown(conversation: &Conversation) -> Value {
 }
 
 /// A page of at most `limit`, of which one more was asked for.
-pub(super) fn limited(mut data: Vec<Value>, limit: u32) -> String {
+fn limited(mut data: Vec<Value>, limit: u32) -> String {
     let has_more = data.len() > limit as usize;
     data.truncate(limit as usize);
     wire::page(data, has_more).to_string()

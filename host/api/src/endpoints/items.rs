@@ -2,13 +2,14 @@
 //! that is read, and that goes on.
 
 use crate::body::Response;
-use crate::endpoints::conversations::{find, limited, new_messages, shown};
+use crate::endpoints::conversations::{find, new_messages, shown};
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed, streams_of};
 use crate::uri::{bad, unknown_after};
 use serde_json::Value;
-use tidegate_store::conversations::{At, Conversation, Feedback, Page, StoredMessage, now_ms};
-use tidegate_types::{Reject, Usage};
+use tidegate_store::Conversations;
+use tidegate_store::conversations::{At, Conversation, Feedback, MessagePage, StoredMessage, now_ms};
+use tidegate_types::{Reject, TenantId, Usage};
 use tidegate_wire::conversations as wire;
 use tidegate_wire::items::{Details, detailed, item};
 use tidegate_wire::responses::without_item;
@@ -17,20 +18,31 @@ use tidegate_wire::responses::without_item;
 pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     let page = exchange.page()?;
     let conversation = find(&exchange).await?;
-    let (conversations, tenant) = (exchange.api.conversations()?, exchange.caller.owner());
-    let leaf = exchange.param("leaf")?.unwrap_or_else(|| conversation.leaf.clone());
-    let one_more = Page { limit: page.limit + 1, ..page.clone() };
-    let items = match exchange.param("branch")?.as_deref() {
-        None => conversations.branch(tenant, &conversation.id, &leaf, &one_more).await,
-        Some("all") => conversations.tree(tenant, &conversation.id, &one_more).await,
+    let leaf = exchange.param("leaf")?.unwrap_or(conversation.leaf);
+    let branch = match exchange.param("branch")?.as_deref() {
+        None => Some(leaf),
+        Some("all") => None,
         Some(_) => return Err(bad("branch", "all, or left out")),
     };
-    let (items, currency) = (items.map_err(store_failed)?, exchange.api.service.currency());
-    if items.is_empty() && !page.after.is_empty() {
+    let (id, asked) = (conversation.id.clone(), page.clone());
+    let read = async move |conversations: Conversations, tenant: TenantId| match branch {
+        Some(leaf) => conversations.branch(&tenant, &id, &leaf, &asked).await,
+        None => conversations.tree(&tenant, &id, &asked).await,
+    };
+    let found = exchange.read_much(read).await?;
+    if found.messages.is_empty() && !page.after.is_empty() {
+        let (conversations, tenant) = (exchange.api.conversations()?, exchange.caller.owner());
         let had = conversations.had_message(tenant, &conversation.id, &page.after).await.map_err(store_failed)?;
         had.then_some(()).ok_or_else(unknown_after)?;
     }
-    Ok(json(limited(items.iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
+    Ok(shown_page(&exchange, &found))
+}
+
+/// Items as the answer has them.
+pub(super) fn shown_page(exchange: &Exchange, found: &MessagePage) -> Response {
+    let currency = exchange.api.service.currency();
+    let items = found.messages.iter().map(|item| rendered(item, &currency)).collect();
+    json(wire::page(items, found.has_more).to_string())
 }
 
 /// Adds items behind the current leaf.

@@ -7,9 +7,8 @@ mod referred;
 pub(crate) use create::create;
 
 use crate::body::{Body, Response};
-use crate::endpoints::conversations::limited;
 use crate::endpoints::generate::event_stream;
-use crate::endpoints::items::rendered;
+use crate::endpoints::items::shown_page;
 use crate::endpoints::streams::seen;
 use crate::exchange::{Exchange, json};
 use crate::idempotency::being_made;
@@ -18,7 +17,8 @@ use crate::replay::{EVENTS_GONE, ReplayBody, away, gone_of_response};
 use crate::server::Api;
 use crate::uri::unknown_after;
 use std::time::Duration;
-use tidegate_store::conversations::{Page, StoredResponse};
+use tidegate_store::Conversations;
+use tidegate_store::conversations::StoredResponse;
 use tidegate_streams::{CUT, Found};
 use tidegate_types::{Fault, Reject, RejectKind, TenantId};
 use tidegate_wire::conversations::deleted;
@@ -147,14 +147,15 @@ pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> 
     let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
     let page = exchange.page()?;
     find(api, tenant, id).await?;
-    let one_more = Page { limit: page.limit + 1, ..page.clone() };
-    let items = api.conversations()?.input(tenant, id, &one_more).await.map_err(store_failed)?;
-    if items.is_empty() && !page.after.is_empty() {
+    let (of, asked) = (id.to_owned(), page.clone());
+    let read =
+        async move |conversations: Conversations, tenant: TenantId| conversations.input(&tenant, &of, &asked).await;
+    let found = exchange.read_much(read).await?;
+    if found.messages.is_empty() && !page.after.is_empty() {
         let had = api.conversations()?.had_input(tenant, id, &page.after).await.map_err(store_failed)?;
         had.then_some(()).ok_or_else(unknown_after)?;
     }
-    let currency = api.service.currency();
-    Ok(json(limited(items.iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
+    Ok(shown_page(&exchange, &found))
 }
 
 pub(super) async fn find(api: &Api, tenant: &TenantId, id: &str) -> Result<StoredResponse, Reject> {

@@ -133,7 +133,7 @@ impl Asked {
             by: self.by,
             limit: MOST_SUMS + 1,
         };
-        let sums = exchange.api.service.usage(query).await?;
+        let sums = exchange.api.service.usage(query, &exchange.caller).await?;
         if sums.len() > MOST_SUMS as usize {
             let message = format!("the answer has more than {MOST_SUMS} sums; ask for fewer buckets by `limit`");
             return Err(invalid("limit", &message));

@@ -6,6 +6,7 @@ mod reading;
 mod referring;
 mod writing;
 
+pub use reading::MessagePage;
 pub(super) use writing::{append, append_of, lock};
 
 use crate::error::StoreError;

@@ -3,7 +3,9 @@
 use super::super::{Conversations, Order, Page};
 use super::{Origin, StoredMessage, read};
 use crate::error::StoreError;
-use sqlx::Row;
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, Row};
 use tidegate_types::TenantId;
 
 /// The columns that a message is read from.
@@ -46,24 +48,92 @@ macro_rules! newest_of_path {
     };
 }
 
-const BRANCH_OLDEST: &str = concat!(
-    path!(),
-    "SELECT ",
-    columns!(),
-    from_path!(),
-    "AND ($4 = '' OR m.position > (SELECT a.position FROM messages a \
-         WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) \
-     ORDER BY m.position LIMIT $5"
-);
-const BRANCH_NEWEST: &str = concat!(
-    path!(),
-    "SELECT ",
-    columns!(),
-    from_path!(),
-    "AND ($4 = '' OR m.position < (SELECT a.position FROM messages a \
-         WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) \
-     ORDER BY m.position DESC LIMIT $5"
-);
+/// A page of messages: the first `$limit` of what is found, until they hold more than `$bytes`; the first in any case. `n` is how
+/// many of them there are.
+macro_rules! page {
+    ($path:expr, $found:expr, $order:literal, $limit:literal, $bytes:literal) => {
+        concat!(
+            $path,
+            " found AS (SELECT m.conversation, m.id, m.position, OCTET_LENGTH(m.body) AS size",
+            $found,
+            "ORDER BY m.position ",
+            $order,
+            " LIMIT ",
+            $limit,
+            "), held AS (SELECT conversation, id, COUNT(*) OVER () AS n, \
+                 SUM(size) OVER (ORDER BY position ",
+            $order,
+            ") AS held, size FROM found) SELECT held.n, ",
+            columns!(),
+            " FROM held CROSS JOIN messages m WHERE m.tenant = $1 AND m.conversation = held.conversation AND m.id = held.id \
+             AND (held.held <= ",
+            $bytes,
+            " OR held.held = held.size) ORDER BY m.position ",
+            $order
+        )
+    };
+}
+
+/// Those of a branch that are behind `$4`, or before it.
+macro_rules! branch {
+    ($order:literal, $behind:literal) => {
+        page!(
+            concat!(path!(), ","),
+            concat!(
+                from_path!(),
+                "AND ($4 = '' OR m.position ",
+                $behind,
+                " (SELECT a.position FROM messages a WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) "
+            ),
+            $order,
+            "$5",
+            "$6"
+        )
+    };
+}
+
+/// The same of what was asked of a response.
+macro_rules! input {
+    ($order:literal, $behind:literal) => {
+        page!(
+            "WITH",
+            concat!(
+                " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
+                 AND ($4 = '' OR m.position ",
+                $behind,
+                " (SELECT a.position FROM messages a WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) "
+            ),
+            $order,
+            "$5",
+            "$6"
+        )
+    };
+}
+
+/// The same of all branches, by `$3`.
+macro_rules! tree {
+    ($order:literal, $behind:literal) => {
+        page!(
+            "WITH",
+            concat!(
+                " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 \
+                 AND ($3 = '' OR m.position ",
+                $behind,
+                " (SELECT a.position FROM messages a WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $3)) "
+            ),
+            $order,
+            "$4",
+            "$5"
+        )
+    };
+}
+
+const BRANCH_OLDEST: &str = branch!("ASC", ">");
+const BRANCH_NEWEST: &str = branch!("DESC", "<");
+const INPUT_OLDEST: &str = input!("ASC", ">");
+const INPUT_NEWEST: &str = input!("DESC", "<");
+const TREE_OLDEST: &str = tree!("ASC", ">");
+const TREE_NEWEST: &str = tree!("DESC", "<");
 const HISTORY_COUNT: &str = concat!(path!(), "SELECT COUNT(*) AS n", from_path!());
 const HISTORY_RECENT: &str = newest_of_path!("");
 const HISTORY_PINNED: &str = newest_of_path!("AND m.pinned = 1");
@@ -73,38 +143,17 @@ const OF_RESPONSE: &str = concat!(
     " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
      ORDER BY m.position"
 );
-const INPUT_OLDEST: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
-     AND ($4 = '' OR m.position > (SELECT a.position FROM messages a \
-         WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
-     ORDER BY m.position LIMIT $5"
-);
-const INPUT_NEWEST: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
-     AND ($4 = '' OR m.position < (SELECT a.position FROM messages a \
-         WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
-     ORDER BY m.position DESC LIMIT $5"
-);
-const TREE_OLDEST: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 \
-     AND ($3 = '' OR m.position > (SELECT a.position FROM messages a \
-         WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $3)) \
-     ORDER BY m.position LIMIT $4"
-);
-const TREE_NEWEST: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 \
-     AND ($3 = '' OR m.position < (SELECT a.position FROM messages a \
-         WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $3)) \
-     ORDER BY m.position DESC LIMIT $4"
-);
+/// Bytes of messages on a page, which is made in memory; one message may have more.
+const PAGE_BYTES: i64 = 4 << 20;
+
+/// A page of messages as it was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessagePage {
+    /// As many as were asked for, or fewer where they are long.
+    pub messages: Vec<StoredMessage>,
+    /// Whether others are behind them.
+    pub has_more: bool,
+}
 
 impl Conversations {
     /// One message.
@@ -131,11 +180,9 @@ impl Conversations {
         conversation: &str,
         leaf: &str,
         page: &Page,
-    ) -> Result<Vec<StoredMessage>, StoreError> {
+    ) -> Result<MessagePage, StoreError> {
         let statement = if page.order == Order::Ascending { BRANCH_OLDEST } else { BRANCH_NEWEST };
-        let query = sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(leaf);
-        let query = query.bind(page.after.clone()).bind(i64::from(page.limit));
-        query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
+        self.page(page, sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(leaf)).await
     }
 
     /// What a model shall know: the pinned messages of the branch that ends with `leaf`, and its last `recent`, as far as
@@ -180,16 +227,10 @@ impl Conversations {
     }
 
     /// What was asked of a response, from the item that the page begins behind, be that there or deleted since.
-    pub async fn input(
-        &self,
-        tenant: &TenantId,
-        response: &str,
-        page: &Page,
-    ) -> Result<Vec<StoredMessage>, StoreError> {
+    pub async fn input(&self, tenant: &TenantId, response: &str, page: &Page) -> Result<MessagePage, StoreError> {
         let statement = if page.order == Order::Ascending { INPUT_OLDEST } else { INPUT_NEWEST };
         let query = sqlx::query(statement).bind(tenant.as_str()).bind(response).bind(Origin::Input.as_str());
-        let query = query.bind(page.after.clone()).bind(i64::from(page.limit));
-        query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
+        self.page(page, query).await
     }
 
     /// Whether a page of a conversation can begin behind this message, be that there or deleted since.
@@ -207,18 +248,18 @@ impl Conversations {
     }
 
     /// All branches, in the order of their writing, or the other way.
-    pub async fn tree(
-        &self,
-        tenant: &TenantId,
-        conversation: &str,
-        page: &Page,
-    ) -> Result<Vec<StoredMessage>, StoreError> {
-        let statement = match page.order {
-            Order::Ascending => TREE_OLDEST,
-            Order::Descending => TREE_NEWEST,
-        };
-        let query = sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(page.after.clone());
-        query.bind(i64::from(page.limit)).fetch_all(self.db.pool()).await?.iter().map(read).collect()
+    pub async fn tree(&self, tenant: &TenantId, conversation: &str, page: &Page) -> Result<MessagePage, StoreError> {
+        let statement = if page.order == Order::Ascending { TREE_OLDEST } else { TREE_NEWEST };
+        self.page(page, sqlx::query(statement).bind(tenant.as_str()).bind(conversation)).await
+    }
+
+    /// Of one more message than a page has, so that it is known whether one is behind it.
+    async fn page<'q>(&self, page: &'q Page, query: Query<'q, Any, AnyArguments>) -> Result<MessagePage, StoreError> {
+        let query = query.bind(page.after.as_str()).bind(i64::from(page.limit) + 1).bind(PAGE_BYTES);
+        let rows = query.fetch_all(self.db.pool()).await?;
+        let num_found: i64 = rows.first().map_or(Ok(0), |row| row.try_get("n"))?;
+        let shown = rows.iter().take(page.limit as usize).map(read).collect::<Result<Vec<StoredMessage>, _>>()?;
+        Ok(MessagePage { has_more: num_found > shown.len() as i64, messages: shown })
     }
 }
 
@@ -231,17 +272,14 @@ mod tests {
     async fn messages_are_read_without_a_look_at_what_others_have() {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
-        for statement in [
-            BRANCH_OLDEST,
-            BRANCH_NEWEST,
-            HISTORY_COUNT,
-            OF_RESPONSE,
-            INPUT_OLDEST,
-            INPUT_NEWEST,
-            TREE_OLDEST,
-            TREE_NEWEST,
-        ] {
+        for statement in [HISTORY_COUNT, OF_RESPONSE] {
             db.assert_finds_own(statement, &["SCAN path", "path USING AUTOMATIC"]).await;
+        }
+        for statement in [BRANCH_OLDEST, BRANCH_NEWEST, INPUT_OLDEST, INPUT_NEWEST, TREE_OLDEST, TREE_NEWEST] {
+            // The ids of a page are summed up, and of those of the sum the messages are read.
+            let page = ["SCAN found", "SCAN (subquery", "SCAN held"];
+            let besides = [&["SCAN path", "path USING AUTOMATIC"], &page[..]].concat();
+            db.assert_finds_own(statement, &besides).await;
         }
         for statement in [HISTORY_RECENT, HISTORY_PINNED] {
             // What is found of the path is read twice: to sum up its bytes, and to choose.
