@@ -54,6 +54,20 @@ impl FinishReason {
     }
 }
 
+impl DeltaKind {
+    /// Bytes of what it says, tokens' alternatives roughly as they are written.
+    pub fn num_bytes(&self) -> usize {
+        match self {
+            Self::Text { text, logprobs } => {
+                text.len() + logprobs.iter().map(|token| (1 + token.top.len()) * 64).sum::<usize>()
+            }
+            Self::Reasoning(text) | Self::Refusal(text) => text.len(),
+            Self::ToolCall { call, .. } => call.id.len() + call.name.len() + call.arguments.len(),
+            Self::Finish(_) => 0,
+        }
+    }
+}
+
 /// One alternative for a token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopLogprob {

@@ -35,24 +35,15 @@ impl Answer {
         let Some(choice) = self.choices.get_mut(delta.choice as usize) else {
             return Err(unknown_choice(delta.choice));
         };
+        self.bytes += delta.kind.num_bytes();
         match delta.kind {
             DeltaKind::Text { text, mut logprobs } => {
-                self.bytes += text.len() + logprobs.iter().map(size_of).sum::<usize>();
                 add(&mut choice.text, text);
                 choice.logprobs.append(&mut logprobs);
             }
-            DeltaKind::Reasoning(text) => {
-                self.bytes += text.len();
-                add(&mut choice.reasoning, text);
-            }
-            DeltaKind::Refusal(text) => {
-                self.bytes += text.len();
-                add(&mut choice.refusal, text);
-            }
-            DeltaKind::ToolCall { call, .. } => {
-                self.bytes += call.id.len() + call.name.len() + call.arguments.len();
-                choice.tool_calls.push(call);
-            }
+            DeltaKind::Reasoning(text) => add(&mut choice.reasoning, text),
+            DeltaKind::Refusal(text) => add(&mut choice.refusal, text),
+            DeltaKind::ToolCall { call, .. } => choice.tool_calls.push(call),
             DeltaKind::Finish(reason) => choice.finish = Some(reason),
         }
         if self.bytes > self.limit_bytes { Err(too_long(self.limit_bytes)) } else { Ok(()) }
@@ -90,11 +81,6 @@ fn add(to: &mut String, text: String) {
     } else {
         to.push_str(&text);
     }
-}
-
-/// What a token's alternatives weigh once written, roughly.
-fn size_of(token: &TextLogprob) -> usize {
-    (1 + token.top.len()) * 64
 }
 
 fn too_long(limit_bytes: usize) -> Reject {

@@ -167,11 +167,11 @@ impl Memory for SemanticCache {
         Ok(Vec::new())
     }
 
-    /// Keeps an answer that came to its own end as the model gave it, to the question as the guard saw it.
+    /// Keeps an answer that came to its own end as the model gave it, past all guards, to the question as the guard saw it.
     fn remember(&self, _: &Context, exchange: &Exchange) -> Result<Vec<Item>, Error> {
         let says =
             |name: &str, json: &str| exchange.attrs.iter().any(|(n, j)| (n.as_str(), j.as_str()) == (name, json));
-        let is_whole = says("finish-reason", "\"stop\"") && !says("changed", "true");
+        let is_whole = says("finish-reason", "\"stop\"") && !says("changed", "true") && !says("unjudged", "true");
         let (Some(note), [question, answer], true) = (Note::find(&exchange.attrs), &exchange.messages[..], is_whole)
         else {
             return Ok(Vec::new());

@@ -216,6 +216,37 @@ fn at_a_word(way: &str, name: &str, on_error: &str) -> (String, &'static str) {
     }
 }
 
+/// Who lets one answer go without a verdict has not said so of all that are given again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_left_without_a_verdict_is_not_given_again() {
+    for (said, is_kept) in [("All is unsafe", false), ("All is well", true)] {
+        let upstream = StandIn::start(move |path, body| match path {
+            VECTORS => embeddings(body),
+            _ => says(said),
+        })
+        .await;
+        let models: String = ["tidegate-starter", "vectors"].map(|name| upstream.model(name)).concat();
+        let (guard, _) = at_a_word("trap", &format!("kept-{is_kept}"), "on_error = \"open\"\n");
+        let cache = "[[pipeline.stage]]\nplugin = \"semantic-cache\"\n[pipeline.stage.grants]\nkv_kib = 4096\n\
+                     vectors = { answers = \"write\" }\nmodels = { embedder = \"vectors\" }\n\
+                     [pipeline.stage.limits]\nwall_ms = 20000\n";
+        let gateway = Gateway::start(&format!("{models}{cache}{guard}")).await;
+        let is_hit = async || {
+            let answer = gateway.chat(ask("Is all well?")).await;
+            assert_eq!(answer.text(), said);
+            answer.headers.contains_key("x-tidegate-answered-by")
+        };
+        if is_kept {
+            until("it is kept", async || is_hit().await.then_some(())).await;
+        } else {
+            for _ in 0..5 {
+                assert!(!is_hit().await);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
 /// The client has what was judged before; then an error and no more, or the window without a verdict and all that follows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_guard_that_fails_in_mid_stream_ends_it_or_lets_one_window_go_unjudged() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_tests::stand_in::{Said, StandIn};
-use tidegate_tests::{Answer, Gateway, ask, collect, finish_reason, with_model};
+use tidegate_tests::{Answer, Gateway, ask, collect, events, finish_reason, joined, with_model};
 use tokio::sync::Semaphore;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -84,6 +84,68 @@ async fn a_turn_knows_what_the_model_said_and_thought_before_its_call() {
     );
     assert_eq!(called["tool_calls"][0]["function"]["arguments"], SUM);
     assert_eq!((&told["role"], &told["content"]), (&json!("tool"), &json!("391")));
+}
+
+/// A client reads the text of all turns as one: what a guard holds at the end of a turn goes on with the next one's.
+#[tokio::test(flavor = "multi_thread")]
+async fn words_of_which_two_turns_say_a_part_each_are_one_to_the_guards() {
+    let said = ["A harbour ", "seal and a harbour ", "pilot."];
+    let guard = |config: &str| {
+        format!(
+            "{STAGES}[[pipeline.stage]]\nplugin = \"word-guard\"\nstages = [\"stream-guard\"]\n\
+             config = {{ words = [\"harbour seal\"], {config} }}\n[pipeline.stage.limits]\nwall_ms = 20000\n"
+        )
+    };
+    let turn = move |body: &Value| {
+        body["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool").count()
+    };
+    for stream in [false, true] {
+        let upstream = StandIn::start(move |_, body| match turn(body) {
+            2 => says(said[2]),
+            turn => whole(&with(calls("calculator", SUM), json!({ "content": said[turn] })), "tool_calls", 10, 8),
+        })
+        .await;
+        let request = with(ask("What is it?"), json!({ "stream": stream }));
+        let text = |answer: &Answer| match stream {
+            false => answer.text(),
+            true => joined(&events(&answer.body), 0),
+        };
+        let redacting = gateway(&upstream, &guard("replacement = \"[bird]\"")).await;
+        assert_eq!(text(&redacting.chat(request.clone()).await), "A [bird] and a harbour pilot.");
+        let asked = upstream.asked(CHAT).pop().unwrap();
+        let spoken = asked["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "assistant");
+        let spoken: Vec<&Value> = spoken.map(|message| &message["content"]).collect();
+        assert_eq!(spoken, ["A harbour ", "[bird] and a harbour "], "the model knows what it has said, once");
+
+        let blocking = gateway(&upstream, &guard("action = \"block\"")).await;
+        let answer = blocking.chat(request).await;
+        assert_eq!(text(&answer), "A ");
+        assert!(String::from_utf8_lossy(&answer.body).contains("content_filter"), "{:?}", answer.body);
+    }
+}
+
+/// Each turn counts where its tokens end from its own beginning.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_each_turn_leave_with_its_text_past_a_guard() {
+    let token = |text: &str| json!({"token": text, "logprob": -0.5, "bytes": text.as_bytes(), "top_logprobs": []});
+    let said = move |message: Value, text: &str, finish: &str| {
+        let choice =
+            json!({"index": 0, "message": message, "finish_reason": finish, "logprobs": {"content": [token(text)]}});
+        Said::json(&json!({"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}))
+    };
+    let upstream = StandIn::start(move |_, body| match is_told(body) {
+        true => said(json!({"role": "assistant", "content": "seals."}), "seals.", "stop"),
+        false => said(with(calls("calculator", SUM), json!({"content": "A harbour "})), "A harbour ", "tool_calls"),
+    })
+    .await;
+    let guard = "[[pipeline.stage]]\nplugin = \"word-guard\"\nstages = [\"stream-guard\"]\n\
+                 config = { words = [\"harbour seal\"] }\n[pipeline.stage.limits]\nwall_ms = 20000\n";
+    let gateway = gateway(&upstream, &format!("{STAGES}{guard}")).await;
+    let answer = gateway.chat(with(ask("What is it?"), json!({"logprobs": true}))).await.json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["message"]["content"], "A harbour seals.");
+    let tokens = choice["logprobs"]["content"].as_array().unwrap().iter().map(|token| &token["token"]);
+    assert_eq!(tokens.collect::<Vec<_>>(), ["A harbour ", "seals."]);
 }
 
 /// A model that must call a tool does, and can answer then.

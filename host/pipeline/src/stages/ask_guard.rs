@@ -36,6 +36,8 @@ pub(super) struct Asking<'a> {
     pub(super) channel: &'a Channel,
     /// On the last window: the finish reason.
     pub(super) ending: Option<&'a str>,
+    /// More may come, and not before the server has done what has to wait for a verdict on this.
+    pub(super) pauses: bool,
 }
 
 /// Text that waits for one guard.
@@ -81,6 +83,9 @@ impl Asking<'_> {
         if self.ending.is_some() {
             return held.is_empty() && held.seq() == 0;
         }
+        if self.pauses {
+            return held.is_empty();
+        }
         held.is_empty() || nothing_new || (!self.streaming && held.pending_bytes() < BUFFERED_WINDOW_BYTES)
     }
 
@@ -102,7 +107,7 @@ impl Asking<'_> {
 
     /// Asks `stage` about what waits in `held`.
     pub(super) async fn call(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
-        let Self { cx, streaming, choice, channel, ending } = self;
+        let Self { cx, streaming, choice, channel, ending, .. } = self;
         let Withheld { text, inserted, call, pool, watched, logged, .. } = &mut *held;
         let window = text.window();
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
@@ -272,8 +277,8 @@ fn released(stage: &Stage, released: Released) -> Judged {
         counter!("tidegate_unjudged_bytes_total", "plugin" => stage.name.clone())
             .increment(released.unjudged_bytes as u64);
     }
-    let Released { text, logprobs, borders, over_cap, .. } = released;
-    Judged { text, logprobs, halted: over_cap.is_some(), borders }
+    let Released { text, logprobs, borders, over_cap, unjudged_bytes } = released;
+    Judged { text, logprobs, halted: over_cap.is_some(), borders, unjudged: unjudged_bytes > 0 }
 }
 
 fn halt(farewell: Option<String>) -> Judged {

@@ -27,6 +27,11 @@ struct Place {
 }
 
 impl Beside {
+    /// What waits at the guards.
+    pub(super) fn pending(&self) -> &str {
+        self.all.pending()
+    }
+
     /// Takes new text of the channel, and says what leaves where the guards need not be asked yet.
     pub(super) fn take(&mut self, stages: &[Stage], asking: Asking<'_>, new: Judged) -> Result<Option<Judged>, Reject> {
         self.each.extend(stages.iter().skip(self.each.len()).map(Place::of));
@@ -50,6 +55,7 @@ impl Beside {
         let asks = stages.iter().zip(&mut self.each).map(|(stage, place)| place.ask(stage, asking));
         let answers = all(futures_util::future::join_all(asks).await, findings)?;
         let slow = answers.iter().any(|asked| asked.slow);
+        let unjudged = answers.iter().any(|asked| asked.judged.unjudged);
         let judged = match answers.into_iter().enumerate().find(|(_, asked)| asked.judged.halted) {
             Some((by, halt)) => {
                 let last = self.last_words(stages, asking.of_the_last(), by, &halt.judged.text, findings);
@@ -57,7 +63,7 @@ impl Beside {
             }
             None => self.let_go()?,
         };
-        Ok(Asked { judged, slow, ..Asked::default() })
+        Ok(Asked { judged: Judged { unjudged, ..judged }, slow, ..Asked::default() })
     }
 
     /// What leaves of a text that the guard `by` has halted: what it had let go and its farewell, which may have more of
@@ -114,7 +120,7 @@ fn all(mut answers: Vec<Result<Asked, Reject>>, findings: &mut Vec<Finding>) -> 
 }
 
 /// Bytes that both begin with, in whole characters.
-fn common_len(a: &str, b: &str) -> usize {
+pub(super) fn common_len(a: &str, b: &str) -> usize {
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
     a.floor_char_boundary(same)
 }

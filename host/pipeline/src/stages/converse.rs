@@ -12,6 +12,7 @@ use crate::stage::Stage;
 use crate::stages::Started;
 use crate::stages::echo::Echo;
 use crate::stages::reads::Reads;
+use crate::stages::remember::Said;
 use crate::stages::screen_answer::HeldAnswer;
 use crate::stages::screen_output::OutputScreen;
 use crate::stages::start::TurnPlan;
@@ -43,10 +44,13 @@ impl Pipeline {
             screen: OutputScreen::new(is_held),
             held: is_held.then(|| self.hold_answer(request.chat.stream)),
             said: request.question.is_some().then(String::new),
-            changed: false,
+            is_changed: false,
+            is_unjudged: false,
             finish: None,
             echo: Echo::of(&request.chat),
             spoken: (!turn.tools.is_empty()).then(Vec::new),
+            waiting: String::new(),
+            heard_bytes: 0,
             pipeline: Arc::clone(self),
             turn,
             out: emitter.clone(),
@@ -95,13 +99,19 @@ struct Conversation {
     /// Text of the first choice as it left, where a memory wants it; `None` once it is no answer to remember.
     said: Option<String>,
     /// An output guard has rewritten it.
-    changed: bool,
+    is_changed: bool,
+    /// An output guard had no verdict on it.
+    is_unjudged: bool,
     /// What stands before each choice, where the caller wants it.
     echo: Option<Echo>,
     /// Why the first choice ended.
     finish: Option<FinishReason>,
     /// What the model said and thought in this turn, as it left, where a turn may follow that has to know it.
     spoken: Option<Vec<Part>>,
+    /// Of it, what waits at the guards: it is in the message of a turn before.
+    waiting: String,
+    /// Text of the first choice that the model has said.
+    heard_bytes: u64,
     /// Where observers look for what guards saw.
     findings: Option<Findings>,
 }
@@ -136,7 +146,7 @@ impl Conversation {
                 TurnEnd::Answered => return self.end().await,
                 // Whatever the tools say, the model could not tell.
                 TurnEnd::Calls(_) if self.turn.tokens_left() == Some(0) => {
-                    self.emit(0, DeltaKind::Finish(FinishReason::Length)).await;
+                    Box::pin(self.end_choice(0, FinishReason::Length)).await?;
                     return self.end().await;
                 }
                 TurnEnd::Calls(_) if turns == most => return Err(too_many_turns(most)),
@@ -154,9 +164,15 @@ impl Conversation {
         if let Some(usage) = self.usage {
             self.out.emit(ReplyEvent::Usage(usage)).await;
         }
-        if let Some(said) = self.said.take() {
-            let finish = self.finish.unwrap_or(FinishReason::Stop);
-            self.pipeline.remember(&self.turn.request, said, finish, self.changed || self.screen.redacted);
+        if let Some(answer) = self.said.take() {
+            let is_unjudged = self.is_unjudged || self.pipeline.lets_pass(self.turn.request.chat.stream);
+            let said = Said {
+                answer,
+                finish: self.finish.unwrap_or(FinishReason::Stop),
+                is_changed: self.is_changed || self.screen.redacted,
+                is_unjudged: is_unjudged || self.screen.unjudged,
+            };
+            self.pipeline.remember(&self.turn.request, said);
         }
         Ok(())
     }
@@ -175,7 +191,7 @@ impl Conversation {
         for Delta { choice, kind } in judged.events {
             self.emit(choice, kind).await;
         }
-        self.changed = judged.rewritten;
+        (self.is_changed, self.is_unjudged) = (judged.rewritten, judged.unjudged);
         if judged.replaced {
             self.said = None;
         }
@@ -195,7 +211,7 @@ impl Conversation {
     /// Reads one turn to its end.
     async fn listen(&mut self, mut source: Source) -> Result<TurnEnd, Reject> {
         let mut heard = Heard { open: self.turn.request.chat.n, ..Heard::default() };
-        let mut reads = Reads::default();
+        let (mut reads, before) = (Reads::default(), self.heard_bytes);
         let mut next = reads.next(&mut source).await;
         // Whoever answers has said its name with its first word.
         self.turn.request.cx.note(|report| {
@@ -220,7 +236,8 @@ impl Conversation {
                     }
                     mut kind => {
                         let joining = self.screen.joining(self.guards(), self.turn.request.chat.stream);
-                        let more = reads.gather(joining, choice, &mut kind, &mut source);
+                        let mut more = reads.gather(joining, choice, &mut kind, &mut source);
+                        self.place_behind(before, choice, &mut kind, &mut more);
                         let is_halted = self.echo.is_some() && Box::pin(self.repeat(choice)).await?
                             || self.ends_reasoning(choice, &kind) && Box::pin(self.end_reasoning(choice)).await?
                             || match self.is_cut(&kind) {
@@ -232,6 +249,9 @@ impl Conversation {
                         }
                     }
                 },
+            }
+            if let Some(reject) = self.held.as_ref().and_then(HeldAnswer::too_long) {
+                return Err(reject);
             }
             next = reads.next(&mut source).await;
         }
@@ -272,27 +292,22 @@ impl Conversation {
             self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
             return Ok(Vec::new());
         }
-        let ending = Some(reason.as_str());
-        for kind in [
-            DeltaKind::Reasoning(String::new()),
-            DeltaKind::Text { text: String::new(), logprobs: Vec::new() },
-            DeltaKind::Refusal(String::new()),
-        ] {
-            if !self.screen.is_open(self.guards()) && self.say(choice, kind, Vec::new(), ending).await? {
-                self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
-                return Ok(Vec::new());
-            }
-        }
-        let Some(calls) = self.judge_calls(choice, calls, ending).await? else {
+        // A turn that was cut off has ended the answer, whatever it called before.
+        let is_whole = matches!(reason, FinishReason::Stop | FinishReason::ToolCalls);
+        let goes_on = is_whole && !calls.is_empty() && calls.iter().all(|call| self.is_ours(&call.name));
+        let is_halted = match goes_on {
+            true => self.pause(choice, reason).await?,
+            false => self.end_texts(choice, reason).await?,
+        };
+        let calls = if is_halted { None } else { self.judge_calls(choice, calls, Some(reason.as_str())).await? };
+        let Some(calls) = calls else {
             self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
             return Ok(Vec::new());
         };
-        let (ours, theirs): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| self.is_ours(&call.name));
-        // A turn that was cut off has ended the answer, whatever it called before.
-        let is_whole = matches!(reason, FinishReason::Stop | FinishReason::ToolCalls);
-        if theirs.is_empty() && !ours.is_empty() && is_whole {
-            return Ok(ours);
+        if goes_on {
+            return Ok(calls);
         }
+        let (ours, theirs): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| self.is_ours(&call.name));
         if !ours.is_empty() {
             self.leave_out(&ours, reason);
         }
@@ -301,6 +316,28 @@ impl Conversation {
         }
         self.emit(choice, DeltaKind::Finish(reason)).await;
         Ok(Vec::new())
+    }
+
+    /// Has the guards judge what they hold, as the last of it; true when one halts the answer.
+    async fn end_texts(&mut self, choice: u32, reason: FinishReason) -> Result<bool, Reject> {
+        for kind in [
+            DeltaKind::Reasoning(String::new()),
+            DeltaKind::Text { text: String::new(), logprobs: Vec::new() },
+            DeltaKind::Refusal(String::new()),
+        ] {
+            if !self.screen.is_open(self.guards()) && self.say(choice, kind, Vec::new(), Some(reason.as_str())).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ends a choice that calls nothing.
+    async fn end_choice(&mut self, choice: u32, reason: FinishReason) -> Result<(), Reject> {
+        let is_halted = self.end_texts(choice, reason).await?;
+        let reason = if is_halted { FinishReason::ContentFilter } else { reason };
+        self.emit(choice, DeltaKind::Finish(reason)).await;
+        Ok(())
     }
 }
 

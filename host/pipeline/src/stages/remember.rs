@@ -13,6 +13,16 @@ use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
 use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Retention, Role, Scope};
 use tracing::Span;
 
+/// An answer as it has left.
+pub(super) struct Said {
+    pub(super) answer: String,
+    pub(super) finish: FinishReason,
+    /// A guard has changed it.
+    pub(super) is_changed: bool,
+    /// A guard had no verdict on it, or not on all of it.
+    pub(super) is_unjudged: bool,
+}
+
 impl Pipeline {
     /// The memories that are for the caller.
     pub(super) fn memories_of<'a>(&'a self, scope: &'a Scope) -> impl Iterator<Item = &'a MemoryStage> {
@@ -36,8 +46,9 @@ impl Pipeline {
     }
 
     /// Gives a question and its answer to every memory, in the config's order, on nobody's path. Each is told why the
-    /// answer ended, whether a guard changed it, and what its own prompt guard noted.
-    pub(super) fn remember(self: &Arc<Self>, request: &Request, answer: String, finish: FinishReason, changed: bool) {
+    /// answer ended, whether a guard changed it or had no verdict on it, and what its own prompt guard noted.
+    pub(super) fn remember(self: &Arc<Self>, request: &Request, said: Said) {
+        let Said { answer, finish, is_changed, is_unjudged } = said;
         let Some(question) = request.question.clone() else { return };
         // What a memory is for may not be done; it is not even asked.
         if answer.is_empty() || request.cx.retention == Retention::Nothing {
@@ -49,7 +60,9 @@ impl Pipeline {
             for MemoryStage { stage, .. } in pipeline.memories_of(&cx.caller.scope) {
                 let call = cx.call(false, stage.wall);
                 let mut attrs = vec![("finish-reason".to_owned(), Value::from(finish.as_str()).to_string())];
-                attrs.extend(changed.then(|| ("changed".to_owned(), "true".to_owned())));
+                let flags =
+                    [("changed", is_changed), ("unjudged", is_unjudged)].into_iter().filter(|(_, is_set)| *is_set);
+                attrs.extend(flags.map(|(name, _)| (name.to_owned(), "true".to_owned())));
                 let own = notes.iter().filter(|notes| notes.plugin == stage.name);
                 attrs.extend(own.flat_map(|notes| notes.attrs.clone()));
                 let exchange = Exchange { messages: &messages, attrs: &attrs };

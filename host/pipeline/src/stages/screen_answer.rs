@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Action, Edit, Output, StageKind, Verdict};
-use tidegate_types::{About, Delta, DeltaKind, Finding, FinishReason, Message, Part, Reject, Role, TextLogprob, Usage};
+use tidegate_types::{
+    About, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind, Role, TextLogprob, Usage,
+};
 
 /// What an output guard does about an answer that the client reads as a stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -44,7 +46,12 @@ pub(super) struct HeldAnswer {
     kept_back: Vec<KeptBack>,
     /// Bytes of the prompt in it, which its caller chose.
     echoed: usize,
+    /// What its events weigh.
+    bytes: usize,
 }
+
+/// What an answer that is held may weigh, as much as one that is made in one piece.
+const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// For how long a guard keeps a stream back: from its first word until the verdict is there, or the request has ended.
 #[derive(Debug)]
@@ -83,6 +90,8 @@ pub(super) struct JudgedAnswer {
     pub(super) replaced: bool,
     /// A guard changed something in it.
     pub(super) rewritten: bool,
+    /// A guard had no verdict on it.
+    pub(super) unjudged: bool,
 }
 
 impl HeldAnswer {
@@ -91,7 +100,17 @@ impl HeldAnswer {
             let now = Instant::now();
             self.kept_back.iter_mut().for_each(|kept| kept.since = Some(now));
         }
+        self.bytes += size_of::<Delta>() + delta.kind.num_bytes();
         self.events.push(delta);
+    }
+
+    /// What ends it, where it is longer than an answer may be.
+    pub(super) fn too_long(&self) -> Option<Reject> {
+        let message = || {
+            format!("the answer has more than the {MAX_HELD_BYTES} bytes that guards may hold; ask for fewer tokens")
+        };
+        let reject = || Reject::new(RejectKind::BadUpstream, Fault::Upstream, message()).code("answer_too_long");
+        (self.bytes > MAX_HELD_BYTES).then(reject)
     }
 
     /// So many bytes of the prompt are repeated in it.
@@ -163,6 +182,11 @@ fn said(part: Part, calls: &mut u32) -> Option<DeltaKind> {
 }
 
 impl Pipeline {
+    /// Whether an output guard lets a stream pass that it would be asked about otherwise.
+    pub(super) fn lets_pass(&self, streaming: bool) -> bool {
+        self.stages.output_guards.iter().any(|guard| !asks(guard, streaming))
+    }
+
     /// Whether an answer has to be held for its output guards.
     pub(super) fn holds_answers(&self, streaming: bool) -> bool {
         self.asked_of_answers(streaming).next().is_some()
@@ -192,7 +216,7 @@ impl Pipeline {
         let guards: Vec<&Stage> = self.asked_of_answers(streaming).collect();
         let mut kept_back = std::mem::take(&mut held.kept_back).into_iter();
         let mut choices = held.choices();
-        let mut rewritten = false;
+        let (mut rewritten, mut unjudged) = (false, false);
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let asked = batch.iter().map(|stage| {
                 let verdict = inspect(stage, cx, streaming, model, &choices, usage, held.echoed);
@@ -203,7 +227,10 @@ impl Pipeline {
             let said = batch.iter().copied().zip(&verdicts);
             findings.extend(heard(cx, StageKind::OutputGuard, About::Answer, said));
             for (stage, verdict) in batch.iter().zip(verdicts) {
-                let Some(verdict) = verdict? else { continue };
+                let Some(verdict) = verdict? else {
+                    unjudged = true;
+                    continue;
+                };
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
@@ -221,7 +248,7 @@ impl Pipeline {
             }
         }
         let events = if rewritten { left(held.events, choices) } else { held.events };
-        Ok(JudgedAnswer { events, replaced: false, rewritten })
+        Ok(JudgedAnswer { events, replaced: false, rewritten, unjudged })
     }
 }
 
@@ -278,7 +305,7 @@ fn instead(choices: &[Choice], parts: Vec<Part>, finish: FinishReason) -> Judged
         let message = Message { parts: parts.clone(), ..choice.message.clone() };
         Choice { index: choice.index, message, finish: Some(finish), is_rewritten: true }.events()
     });
-    JudgedAnswer { events: events.collect(), replaced: true, rewritten: false }
+    JudgedAnswer { events: events.collect(), replaced: true, rewritten: false, unjudged: false }
 }
 
 #[cfg(test)]
@@ -318,6 +345,23 @@ mod tests {
             Delta { choice: 1, kind: DeltaKind::Finish(FinishReason::Length) },
         ];
         assert_eq!(events, expected);
+    }
+
+    #[test]
+    fn an_answer_that_is_held_is_bounded_by_its_text_and_what_comes_with_it() {
+        let most = |delta: Delta| {
+            let mut held = HeldAnswer::default();
+            let pushed = (0_usize..).find(|_| {
+                held.push(delta.clone());
+                held.too_long().is_some()
+            });
+            pushed.unwrap_or_default()
+        };
+        let other = TopLogprob { token: "a".into(), logprob: -0.5, bytes: "a".into() };
+        let logprobs = vec![TextLogprob { chosen: other.clone(), top: vec![other; 20], end: Some(1) }];
+        assert_eq!(most(text(0, &"x".repeat(1 << 20))), 63);
+        assert!(most(Delta { choice: 0, kind: DeltaKind::Text { text: "a".into(), logprobs } }) < 50_000);
+        assert!(most(text(0, "a")) < MAX_HELD_BYTES / size_of::<Delta>());
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(super) struct Judged {
     pub(super) halted: bool,
     /// Where events end of which it is the text, but for the last.
     pub(super) borders: Vec<Border>,
+    /// A guard has let some of it go without a verdict.
+    pub(super) unjudged: bool,
 }
 
 impl Judged {
@@ -90,6 +92,8 @@ pub(super) struct OutputScreen {
     slow: bool,
     /// A guard has redacted something.
     pub(super) redacted: bool,
+    /// A guard has let something go without a verdict.
+    pub(super) unjudged: bool,
     /// Output guards hold the answer. They judge its text as these do, and so see no token that is not of it.
     is_held: bool,
 }
@@ -112,6 +116,12 @@ impl OutputScreen {
 
     fn position(&self, choice: u32, channel: &Channel) -> Option<usize> {
         self.held.iter().position(|held| held.choice == choice && held.channel == *channel)
+    }
+
+    /// What of a text waits at its guards, in the order in which it leaves.
+    pub(super) fn waits(&self, choice: u32, channel: &Channel) -> String {
+        let held = self.position(choice, channel).map(|at| &self.held[at]);
+        held.iter().flat_map(|held| held.chain.iter().rev()).map(Link::pending).collect()
     }
 
     /// How text that is there already is joined before it is judged. Several guards hand on what each lets go: only one
@@ -188,6 +198,7 @@ impl OutputScreen {
             self.bound_findings(asking.cx);
             self.slow |= slow;
             self.redacted |= redacted;
+            self.unjudged |= judged.unjudged;
             judged.halted |= was_halted;
             let behind = Place { held, link: link + 1, was_halted: judged.halted };
             match self.hand_on(guards, asking, behind, judged, Vec::new())? {
@@ -273,6 +284,13 @@ enum Link {
 impl Link {
     fn new(batch: &[Stage]) -> Self {
         if let [stage] = batch { Self::Alone(Withheld::by(stage)) } else { Self::Beside(Beside::default()) }
+    }
+
+    fn pending(&self) -> &str {
+        match self {
+            Self::Alone(held) => held.text.pending(),
+            Self::Beside(several) => several.pending(),
+        }
     }
 
     /// Takes what is new, and says what leaves where no guard has to be asked. Of several each is looked at in its turn.

@@ -41,7 +41,7 @@ impl Pipeline {
         findings: &mut Vec<Finding>,
     ) -> Option<String> {
         let ending = Some(FinishReason::Stop.as_str());
-        let asking = Asking { cx, streaming, choice: 0, channel: &Channel::Text, ending };
+        let asking = Asking { cx, streaming, choice: 0, channel: &Channel::Text, ending, pauses: false };
         let (mut screen, said) = (OutputScreen::new(false), Piece { text, logprobs: Vec::new() });
         let judged = screen.judge(&self.stages.stream_guards, asking, said, Vec::new()).await;
         findings.append(&mut screen.findings);

@@ -3,7 +3,7 @@
 
 use super::Conversation;
 use super::speech::asking;
-use crate::stages::screen_output::Piece;
+use crate::stages::screen_output::{OutputScreen, Piece};
 use crate::stages::start::TurnPlan;
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{FinishReason, Reject, ToolCall};
@@ -18,7 +18,11 @@ impl Conversation {
         let (guards, asking) =
             (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &Channel::Text, ending));
         let text = Piece { text: name.to_owned(), logprobs: Vec::new() };
-        let verdict = Box::pin(self.screen.judge(guards, asking, text, Vec::new())).await?;
+        // Of the answer's own text more may come.
+        let mut apart = OutputScreen::default();
+        let verdict = Box::pin(apart.judge(guards, asking, text, Vec::new())).await;
+        self.screen.findings.append(&mut apart.findings);
+        let verdict = verdict?;
         Ok(!verdict.halted && verdict.text == name)
     }
 

@@ -3,8 +3,9 @@
 use super::Conversation;
 use crate::reply::ReplyEvent;
 use crate::stages::ask_guard::Asking;
+use crate::stages::beside::common_len;
 use crate::stages::screen_answer;
-use crate::stages::screen_output::{Piece, Taken};
+use crate::stages::screen_output::{Judged, Piece, Taken};
 use crate::stages::start::TurnPlan;
 use crate::states::Request;
 use tidegate_sandbox::stage::Channel;
@@ -13,7 +14,7 @@ use tidegate_types::{Delta, DeltaKind, FinishReason, Reject, TextLogprob};
 /// Text of a turn's answer, for the guards; `ending` says that it is the last.
 pub(super) fn asking<'a>(turn: &'a TurnPlan, choice: u32, channel: &'a Channel, ending: Option<&'a str>) -> Asking<'a> {
     let Request { cx, chat, .. } = &*turn.request;
-    Asking { cx, streaming: chat.stream, choice, channel, ending }
+    Asking { cx, streaming: chat.stream, choice, channel, ending, pauses: false }
 }
 
 impl Conversation {
@@ -70,11 +71,54 @@ impl Conversation {
                 Box::into_pin(called).await?
             }
         };
+        Ok(self.let_out(choice, &channel, judged).await)
+    }
+
+    /// Has the guards judge what they hold of the answer, which goes on when the server's tools have been run; true when one halts
+    /// it. What they go on holding is a part of one text with what comes, and the model knows it as said.
+    pub(super) async fn pause(&mut self, choice: u32, reason: FinishReason) -> Result<bool, Reject> {
+        if self.say(choice, DeltaKind::Reasoning(String::new()), Vec::new(), Some(reason.as_str())).await? {
+            return Ok(true);
+        }
+        for channel in [Channel::Text, Channel::Refusal] {
+            if !self.screen.holds(choice, &channel) {
+                continue;
+            }
+            let guards = &self.pipeline.stages.stream_guards;
+            let asking = Asking { pauses: true, ..asking(&self.turn, choice, &channel, None) };
+            let judged = self.screen.judge(guards, asking, Piece::default(), Vec::new()).await?;
+            if self.let_out(choice, &channel, judged).await {
+                return Ok(true);
+            }
+        }
+        if let Some(spoken) = self.spoken.as_mut().filter(|_| choice == 0) {
+            let waits = self.screen.waits(choice, &Channel::Text);
+            let text = waits[common_len(&waits, &self.waiting)..].to_owned();
+            screen_answer::add(spoken, &DeltaKind::Text { text, logprobs: Vec::new() });
+            self.waiting = waits;
+        }
+        Ok(false)
+    }
+
+    /// Counts text of a turn that began behind so many bytes of the answer's, where its tokens are then.
+    pub(super) fn place_behind(&mut self, before: u64, choice: u32, kind: &mut DeltaKind, more: &mut [Piece]) {
+        let DeltaKind::Text { text, logprobs } = kind else { return };
+        if choice != 0 {
+            return;
+        }
+        self.heard_bytes += (text.len() + more.iter().map(|piece| piece.text.len()).sum::<usize>()) as u64;
+        if before > 0 {
+            let tokens = logprobs.iter_mut().chain(more.iter_mut().flat_map(|piece| &mut piece.logprobs));
+            tokens.filter_map(|token| token.end.as_mut()).for_each(|end| *end += before);
+        }
+    }
+
+    async fn let_out(&mut self, choice: u32, channel: &Channel, judged: Judged) -> bool {
         let halted = judged.halted;
         for Piece { text, logprobs } in judged.pieces() {
-            self.emit_text(choice, &channel, text, logprobs).await;
+            self.emit_text(choice, channel, text, logprobs).await;
         }
-        Ok(halted)
+        halted
     }
 
     async fn emit_text(&mut self, choice: u32, channel: &Channel, text: String, logprobs: Vec<TextLogprob>) {
@@ -87,9 +131,7 @@ impl Conversation {
     }
 
     pub(super) async fn emit(&mut self, choice: u32, kind: DeltaKind) {
-        if let Some(spoken) = self.spoken.as_mut().filter(|_| choice == 0) {
-            screen_answer::add(spoken, &kind);
-        }
+        self.note_spoken(choice, &kind);
         if let Some(held) = &mut self.held {
             held.push(Delta { choice, kind });
             return;
@@ -101,5 +143,22 @@ impl Conversation {
             _ => {}
         }
         self.out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
+    }
+
+    fn note_spoken(&mut self, choice: u32, kind: &DeltaKind) {
+        let Some(spoken) = self.spoken.as_mut().filter(|_| choice == 0) else { return };
+        let new = match kind {
+            DeltaKind::Text { text, .. } if !self.waiting.is_empty() => {
+                let known = common_len(text, &self.waiting);
+                self.waiting.drain(..known);
+                if known < text.len() {
+                    // A guard has changed it.
+                    self.waiting.clear();
+                }
+                &DeltaKind::Text { text: text[known..].to_owned(), logprobs: Vec::new() }
+            }
+            kind => kind,
+        };
+        screen_answer::add(spoken, new);
     }
 }
