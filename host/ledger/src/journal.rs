@@ -40,6 +40,8 @@ pub struct Journal {
     is_placed: AtomicBool,
     limits: JournalLimits,
     head: Mutex<Head>,
+    /// Ends of files that are appended to no more, until they are made to last: whoever fills a file does not wait for the disk.
+    full: Mutex<Vec<(AtRisk, File)>>,
     /// What could not be made to last.
     at_risk: Mutex<Vec<AtRisk>>,
     pub(crate) grown: Notify,
@@ -82,6 +84,7 @@ impl Journal {
             is_placed: AtomicBool::new(false),
             limits,
             head: Mutex::new(head),
+            full: Mutex::default(),
             at_risk: Mutex::default(),
             grown: Notify::new(),
             _lock: lock,
@@ -130,20 +133,21 @@ impl Journal {
     /// Makes what was appended survive a loss of power.
     pub(crate) fn sync(&self) -> Result<(), LedgerError> {
         self.save()?;
-        let mut head = self.head.lock();
-        let part = AtRisk { segment: head.segment, from: head.synced, to: head.length };
-        if part.from == part.to {
-            return Ok(());
-        }
-        head.synced = part.to;
-        let file = head.file.try_clone();
-        drop(head);
-        let folder = || if part.from == 0 { File::open(&self.folder)?.sync_all() } else { Ok(()) };
-        self.last(part, file.and_then(|file| file.sync_data()).and_then(|()| folder()))
+        let (full, last) = {
+            let mut head = self.head.lock();
+            let last = head.take_unsynced().map(|part| (part, head.file.try_clone()));
+            (std::mem::take(&mut *self.full.lock()), last)
+        };
+        // In the order of their writing, each whatever became of those before: what is not noted here is noted nowhere.
+        let parts = full.into_iter().map(|(part, file)| (part, Ok(file))).chain(last);
+        let outcomes: Vec<_> = parts.map(|(part, file)| self.make_last(part, file)).collect();
+        outcomes.into_iter().collect()
     }
 
     /// Notes a part that could not be made to last.
-    fn last(&self, part: AtRisk, outcome: std::io::Result<()>) -> Result<(), LedgerError> {
+    fn make_last(&self, part: AtRisk, file: std::io::Result<File>) -> Result<(), LedgerError> {
+        let folder = || if part.from == 0 { File::open(&self.folder)?.sync_all() } else { Ok(()) };
+        let outcome = file.and_then(|file| file.sync_data()).and_then(|()| folder());
         outcome.map_err(|cause| {
             self.at_risk.lock().push(part);
             LedgerError::file(segment::path(&self.folder, part.segment))(cause)
@@ -167,9 +171,9 @@ impl Journal {
 
     fn rotate(&self, head: &mut Head) -> Result<(), LedgerError> {
         let next = Head::begin(&self.folder, head.segment + 1)?;
-        let old = std::mem::replace(head, next);
-        let part = AtRisk { segment: old.segment, from: old.synced, to: old.length };
-        self.last(part, old.file.sync_data())
+        let mut old = std::mem::replace(head, next);
+        self.full.lock().extend(old.take_unsynced().map(|part| (part, old.file)));
+        Ok(())
     }
 
     /// The events behind `from`, and the place behind them; as far as one read goes.
@@ -235,6 +239,13 @@ impl Head {
         let path = segment::path(folder, segment);
         let file = OpenOptions::new().create_new(true).read(true).append(true).open(&path);
         Ok(Self { file: file.map_err(LedgerError::file(path))?, segment, length: 0, torn: false, synced: 0 })
+    }
+
+    /// What was not made to last, which is somebody's to do now.
+    fn take_unsynced(&mut self) -> Option<AtRisk> {
+        let part = AtRisk { segment: self.segment, from: self.synced, to: self.length };
+        self.synced = self.length;
+        (part.from < part.to).then_some(part)
     }
 
     /// Cuts off what could not be finished.
@@ -374,14 +385,18 @@ mod tests {
         let segment = journal.append(b"one").unwrap();
         let path = segment::path(folder.path(), segment);
         journal.head.lock().file = unreliable();
-        journal.append(b"two").unwrap_err();
-        assert_eq!(journal.at_risk.lock().len(), 1);
+        journal.append(b"two").unwrap();
+        assert_eq!((journal.full.lock().len(), journal.at_risk.lock().len()), (1, 0), "who fills it does not wait");
+        journal.sync().unwrap_err();
+        assert_eq!((journal.full.lock().len(), journal.at_risk.lock().len()), (0, 1));
+        assert!(journal.head.lock().take_unsynced().is_none(), "what came behind it lasts");
         journal.sync().unwrap();
         assert_eq!((journal.at_risk.lock().len(), std::fs::read(&path).unwrap()), (0, b"one".to_vec()));
         // Deleted, since the database has it.
         journal.append(b"two").unwrap();
         journal.head.lock().file = unreliable();
-        journal.append(b"three").unwrap_err();
+        journal.append(b"three").unwrap();
+        journal.sync().unwrap_err();
         journal.forget_before(journal.head_segment()).unwrap();
         journal.sync().unwrap();
     }
