@@ -2,7 +2,7 @@
 //! is part of, so that two instances that write at once, or one that is stopped half way, leave nothing that is read
 //! as whole.
 
-use crate::record::{FileIndex, Stamp, fingerprint};
+use crate::record::{self, FileIndex, Stamp, fingerprint};
 use serde::{Deserialize, Serialize};
 use tidegate_plugin_sdk::Error;
 use tidegate_plugin_sdk::host::kv;
@@ -12,11 +12,16 @@ const PIECE_BYTES: usize = 128 * 1024;
 const MAX_PIECES: u32 = 1024;
 /// What nobody asked for in a month goes.
 const TTL_MS: u64 = 30 * 24 * 3600 * 1000;
+/// How a [`FileIndex`] is written: what was written otherwise is made anew.
+const FORMAT: u32 = 2;
+
 #[derive(Serialize, Deserialize)]
 struct Piece {
+    format: u32,
     stamp: Stamp,
     idx: u32,
     count: u32,
+    #[serde(with = "record::bytes")]
     bytes: Vec<u8>,
 }
 
@@ -37,7 +42,7 @@ pub(crate) fn load(path: &str, stamp: &Stamp) -> Result<Option<FileIndex>, Error
 
 fn piece(bytes: &[u8], stamp: &Stamp, idx: u32) -> Option<Piece> {
     let piece: Piece = postcard::from_bytes(bytes).ok()?;
-    (piece.stamp == *stamp && piece.idx == idx).then_some(piece)
+    (piece.format == FORMAT && piece.stamp == *stamp && piece.idx == idx).then_some(piece)
 }
 
 /// Stores a file's index.
@@ -47,7 +52,7 @@ pub(crate) fn save(file: &FileIndex) -> Result<(), Error> {
     let count = bytes.len().div_ceil(PIECE_BYTES) as u32;
     for (idx, bytes) in bytes.chunks(PIECE_BYTES).enumerate() {
         let idx = idx as u32;
-        let piece = Piece { stamp: file.stamp.clone(), idx, count, bytes: bytes.to_vec() };
+        let piece = Piece { format: FORMAT, stamp: file.stamp.clone(), idx, count, bytes: bytes.to_vec() };
         kv::set(&key(&file.path, idx), &postcard::to_allocvec(&piece).map_err(encoded)?, Some(TTL_MS))?;
     }
     Ok(())
@@ -65,7 +70,8 @@ pub(crate) fn remove(path: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Paths may be longer than keys; two that share a fingerprint replace each other and are told apart by their paths.
+/// Paths may be longer than keys; two that share a fingerprint replace each other and are told apart by their paths. A new
+/// format has the same keys, so that it takes the place of the old one.
 fn key(path: &str, idx: u32) -> String {
     format!("v1/{:016x}/{idx}", fingerprint(path))
 }
