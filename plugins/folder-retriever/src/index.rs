@@ -1,20 +1,22 @@
 //! The index in memory, and how it follows the folder.
 //!
 //! At most once in a while the folder is listed; files that are new or changed come from storage where that has
-//! them, else they are read, at most so many bytes for one question. What is left is said in the log and follows
-//! with the next questions.
+//! them, as many as there is time for, else they are read, at most so many bytes for one question. What is left is said in
+//! the log and follows with the next questions.
 
 use crate::begun::{self, Call, Standing};
 use crate::record::{FileIndex, Stamp};
 use crate::store;
+use crate::work::Work;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_plugin_sdk::Error;
 use tidegate_plugin_sdk::host::documents::{self, Entry};
 use tidegate_plugin_sdk::host::{clock, log, metrics};
 
 const PAGE: u32 = 500;
-/// A file's index from storage costs about this much less than the file itself.
-const LOADS_FOR_A_READ: u64 = 4;
+/// What the indexes of all files may take, of the 64 MiB that an instance has by default: a file of 1 MiB that is indexed
+/// takes some 30 MiB for a while where no word is there twice.
+const MAX_INDEX_BYTES: usize = 24 << 20;
 /// Bytes of one read: the host's cap is 1 MiB.
 const READ_BYTES: u32 = 512 * 1024;
 
@@ -31,7 +33,9 @@ pub struct Bounds {
     pub max_files: usize,
     /// Larger files are left out.
     pub max_file_bytes: u64,
-    /// Read for one question at most, from storage four times that; one file is always read.
+    /// What the files have together; those behind are left out.
+    pub max_text_bytes: u64,
+    /// Read for one question at most, without what comes from storage; one file is always read.
     pub read_bytes: u64,
     /// How old the list of files may be.
     pub refresh_ms: u64,
@@ -111,7 +115,7 @@ impl Index {
         let is_new = |path: &String| unchanged.binary_search_by(|file| file.path.cmp(path)).is_err();
         let wanted: Vec<(String, Stamp)> = listed.into_iter().filter(|(path, _)| is_new(path)).collect();
         self.files = unchanged;
-        let left = self.add(wanted, deadline_ms);
+        let left = self.add(wanted, now, deadline_ms);
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
         // While others are at work, a list for each question would say nothing new; an hour would be too long.
         let most_ms = if left.waiting > 0 { begun::AT_WORK_MS } else { u64::MAX };
@@ -124,6 +128,7 @@ impl Index {
         let mut listed = Vec::new();
         let mut mounts: BTreeSet<String> = BTreeSet::new();
         let mut after: Option<String> = None;
+        let mut text_bytes = 0;
         loop {
             let page = documents::list(after.as_deref(), PAGE)?;
             let Some(last) = page.last() else {
@@ -141,6 +146,12 @@ impl Index {
                 if listed.len() == self.bounds.max_files {
                     let (max, path) = (self.bounds.max_files, &entry.path);
                     self.say(format!("{path} and what is behind it is left out: `max_files` is {max}"));
+                    return Ok(listed);
+                }
+                text_bytes += entry.size_bytes;
+                if text_bytes > self.bounds.max_text_bytes {
+                    let (max, path) = (self.bounds.max_text_bytes >> 10, &entry.path);
+                    self.say(format!("{path} and what is behind it is left out: `max_text_kib` is {max}"));
                     return Ok(listed);
                 }
                 let (size_bytes, modified_unix_ms) = (entry.size_bytes, entry.modified_unix_ms);
@@ -175,24 +186,20 @@ impl Index {
     }
 
     /// Adds files from storage or from the folder, as far as one question may; returns what is left. Files in which a call ended
-    /// come first, since they are read by a call that has done nothing else; the others in the order of their paths.
-    fn add(&mut self, mut wanted: Vec<(String, Stamp)>, deadline_ms: u32) -> Left {
+    /// come first, since they are read by a call that has done nothing else; the others in the order of their paths, from a
+    /// different one on with time: a new instance that has no time for all of them finds others than the last one did.
+    fn add(&mut self, mut wanted: Vec<(String, Stamp)>, since_ms: u64, deadline_ms: u32) -> Left {
         let suspects = begun::suspects(&wanted);
+        let first = (clock::now_unix_ms() / 1000) as usize % wanted.len().max(1);
+        wanted.rotate_left(first);
         wanted.sort_by_key(|(path, _)| !suspects.contains(path));
-        let (mut spent, mut left) = (0, Left::default());
+        let index_bytes = self.files.iter().map(FileIndex::memory_bytes).sum();
+        let (mut work, mut left) = (Work::new(since_ms, deadline_ms, index_bytes), Left::default());
         for (path, stamp) in &wanted {
-            if spent > 0 && spent + stamp.size_bytes / LOADS_FOR_A_READ > self.bounds.read_bytes {
-                left.next += 1;
-            } else if let Some(file) = self.stored(path, stamp) {
-                self.files.push(file);
-                spent += stamp.size_bytes / LOADS_FOR_A_READ;
-            } else {
-                match self.turn(path, stamp, spent) {
-                    Turn::Now => spent += self.read(path, stamp, Call { is_alone: spent == 0, deadline_ms }),
-                    Turn::Next => left.next += 1,
-                    Turn::Waits => left.waiting += 1,
-                    Turn::Never => {}
-                }
+            match self.add_one(path, stamp, &mut work, deadline_ms) {
+                Turn::Now | Turn::Never => {}
+                Turn::Next => left.next += 1,
+                Turn::Waits => left.waiting += 1,
             }
         }
         let count = left.next + left.waiting;
@@ -202,9 +209,35 @@ impl Index {
         left
     }
 
-    /// When a file is read of which nothing is stored, by a call that has read so many bytes.
-    fn turn(&mut self, path: &str, stamp: &Stamp, spent: u64) -> Turn {
-        let fits = spent == 0 || spent + stamp.size_bytes <= self.bounds.read_bytes;
+    fn add_one(&mut self, path: &str, stamp: &Stamp, work: &mut Work, deadline_ms: u32) -> Turn {
+        if !work.has_time() {
+            return Turn::Next;
+        }
+        if work.index_bytes >= MAX_INDEX_BYTES {
+            let remedy = "mount less, or lower `max_files` or `max_text_kib`";
+            self.say(format!("{path} is left out: the index takes {} MiB already; {remedy}", MAX_INDEX_BYTES >> 20));
+            return Turn::Never;
+        }
+        let before = self.files.len();
+        let turn = match self.stored(path, stamp) {
+            Some(file) => {
+                self.files.push(file);
+                work.loaded += 1;
+                Turn::Now
+            }
+            None => self.turn(path, stamp, work),
+        };
+        if self.files.len() == before && matches!(turn, Turn::Now) {
+            work.read_bytes += self.read(path, stamp, Call { is_alone: work.is_none(), deadline_ms });
+        }
+        work.index_bytes +=
+            self.files.get(before..).unwrap_or_default().iter().map(FileIndex::memory_bytes).sum::<usize>();
+        turn
+    }
+
+    /// When a file is read of which nothing is stored.
+    fn turn(&mut self, path: &str, stamp: &Stamp, work: &Work) -> Turn {
+        let fits = work.read_bytes == 0 || work.read_bytes + stamp.size_bytes <= self.bounds.read_bytes;
         match begun::standing(path, stamp) {
             Standing::TooLarge => {
                 let (kib, remedy) = (stamp.size_bytes >> 10, "raise `limits.cpu_ms` or lower `max_file_kib`");
@@ -213,7 +246,7 @@ impl Index {
             }
             Standing::UnderWay => Turn::Waits,
             Standing::New if fits => Turn::Now,
-            Standing::Suspect if spent == 0 => Turn::Now,
+            Standing::Suspect if work.is_none() => Turn::Now,
             Standing::New | Standing::Suspect => Turn::Next,
         }
     }
@@ -314,23 +347,71 @@ mod tests {
     use super::*;
     use tidegate_plugin_sdk::host::fake;
 
-    #[test]
-    fn a_file_that_cannot_be_read_keeps_none_behind_it_out() {
-        fake::put_file("docs/b.txt", 1, &[b'x'; 1500]);
-        let mut index = Index::new(Bounds {
+    fn index() -> Index {
+        Index::new(Bounds {
             mount: None,
             extensions: vec!["txt".into()],
             passage_bytes: 800,
             max_files: 10,
             max_file_bytes: 1 << 20,
+            max_text_bytes: 1 << 24,
             read_bytes: 2048,
             refresh_ms: 0,
-        });
-        // The first was listed, and is not there any more.
+        })
+    }
+
+    fn wanted(names: &[&str]) -> Vec<(String, Stamp)> {
         let stamp = Stamp { size_bytes: 1500, modified_unix_ms: 1, passage_bytes: 800 };
-        let wanted = ["docs/a.txt", "docs/b.txt"].map(|path| (path.to_owned(), stamp.clone()));
-        assert_eq!(index.add(wanted.into(), 0), Left::default(), "nothing is left for the next question");
-        let paths: Vec<&str> = index.files().iter().map(|file| file.path.as_str()).collect();
-        assert_eq!(paths, ["docs/b.txt"]);
+        names.iter().map(|name| (format!("docs/{name}.txt"), stamp.clone())).collect()
+    }
+
+    fn paths(index: &Index) -> Vec<&str> {
+        index.files().iter().map(|file| file.path.as_str()).collect()
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_keeps_none_behind_it_out() {
+        fake::put_file("docs/b.txt", 1, &[b'x'; 1500]);
+        let mut index = index();
+        // The first was listed, and is not there any more.
+        assert_eq!(index.add(wanted(&["a", "b"]), 0, 0), Left::default(), "nothing is left for the next question");
+        assert_eq!(paths(&index), ["docs/b.txt"]);
+    }
+
+    #[test]
+    fn without_time_one_file_is_loaded_and_not_the_same_by_each_instance() {
+        let names = ["a", "b", "c"];
+        for name in names {
+            fake::put_file(&format!("docs/{name}.txt"), 1, &[b'x'; 1500]);
+        }
+        let mut first = index();
+        let left: Vec<usize> = (0..3).map(|_| first.add(wanted(&names), 0, 0).next).collect();
+        assert_eq!(left[2], 0, "all are stored");
+        // The clock of tests stands still: a call that came a second ago, and had one and a half.
+        let late = || {
+            fake::advance_ms(1000);
+            let mut index = index();
+            let left = index.add(wanted(&names), clock::monotonic_ms() - 1000, 1500);
+            (paths(&index).join(" "), left.next)
+        };
+        let loaded: BTreeSet<(String, usize)> = (0..3).map(|_| late()).collect();
+        assert_eq!(loaded, names.map(|name| (format!("docs/{name}.txt"), 2)).into());
+        let mut index = index();
+        assert_eq!(index.add(wanted(&names), clock::monotonic_ms() - 1000, 2000), Left::default(), "half is left");
+    }
+
+    #[test]
+    fn the_indexes_of_all_files_are_bounded_and_what_is_left_out_is_said() {
+        fake::put_file("docs/a.txt", 1, &[b'x'; 1500]);
+        let mut index = index();
+        let mut work = Work::new(0, 0, MAX_INDEX_BYTES);
+        let (path, stamp) = wanted(&["a"]).remove(0);
+        assert!(matches!(index.add_one(&path, &stamp, &mut work, 0), Turn::Never));
+        let expected = "docs/a.txt is left out: the index takes 24 MiB already; \
+                        mount less, or lower `max_files` or `max_text_kib`";
+        assert_eq!((paths(&index), fake::take_log().remove(0).1.as_str()), (vec![], expected));
+        work.index_bytes = MAX_INDEX_BYTES - 1;
+        assert!(matches!(index.add_one(&path, &stamp, &mut work, 0), Turn::Now));
+        assert!(work.index_bytes > MAX_INDEX_BYTES, "what came is counted");
     }
 }

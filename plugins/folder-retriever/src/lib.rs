@@ -11,6 +11,7 @@ pub mod rank;
 pub mod record;
 mod store;
 pub mod tokens;
+mod work;
 
 use index::{Bounds, Index};
 use serde::Deserialize;
@@ -32,6 +33,7 @@ pub struct Config {
     passage_bytes: u32,
     max_files: usize,
     max_file_kib: u64,
+    max_text_kib: u64,
     read_kib: u64,
     refresh_ms: u64,
     stop_words: tokens::StopWords,
@@ -61,6 +63,13 @@ impl Plugin for FolderRetriever {
                 "Files that are looked into, in the order of their paths",
             ))
             .setting(Setting::integer("max_file_kib", 1024, 1, 16_384, "Larger files are left out"))
+            .setting(Setting::integer(
+                "max_text_kib",
+                16_384,
+                1,
+                1 << 20,
+                "What the files have together; those behind, in the order of their paths, are left out",
+            ))
             .setting(Setting::integer(
                 "read_kib",
                 256,
@@ -97,6 +106,7 @@ impl Plugin for FolderRetriever {
             passage_bytes: config.passage_bytes,
             max_files: config.max_files,
             max_file_bytes: config.max_file_kib << 10,
+            max_text_bytes: config.max_text_kib << 10,
             read_bytes: config.read_kib << 10,
             refresh_ms: config.refresh_ms,
         };

@@ -108,20 +108,21 @@ fn a_large_folder_is_indexed_over_several_questions() {
 }
 
 #[test]
-fn a_cold_instance_loads_a_large_index_over_several_questions() {
+fn a_cold_instance_loads_what_is_stored_with_its_first_question() {
     for n in 0..5 {
         fake::put_file(&format!("docs/{n}.txt"), 1, format!("needle {n} {}", "hay ".repeat(900)).as_bytes());
     }
     ask(&plugin::<FolderRetriever>(""), "plane");
     fake::take_reads();
+    fake::put_file("docs/5.txt", 1, "needle".repeat(900).as_bytes());
+    fake::put_file("docs/6.txt", 1, "needle".repeat(900).as_bytes());
     let cold: FolderRetriever = plugin(r#"{"read_kib":2}"#);
-    let indexed: Vec<usize> = (0..3)
-        .map(|_| {
-            ask(&cold, "plane");
-            cold.index.borrow().files().len()
-        })
-        .collect();
-    assert_eq!((indexed, fake::take_reads().len()), (vec![2, 4, 5], 0));
+    let indexed = |question: &str| {
+        ask(&cold, question);
+        cold.index.borrow().files().len()
+    };
+    assert_eq!([indexed("plane"), indexed("plane")], [6, 7], "with one that is new, which is read");
+    assert_eq!(fake::take_reads(), ["docs/5.txt", "docs/6.txt"]);
 }
 
 fn put_large(modified_unix_ms: u64) -> impl Fn(bool) {
@@ -230,6 +231,18 @@ fn what_is_left_out_is_said_once() {
         "docs/latin.txt is left out: it is not UTF-8",
     ];
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn more_text_than_may_be_indexed_is_left_out_and_said() {
+    let text = format!("needle {}", "x".repeat(1000));
+    for name in ["a", "b", "c"] {
+        fake::put_file(&format!("docs/{name}.txt"), 1, text.as_bytes());
+    }
+    let retriever: FolderRetriever = plugin(r#"{"max_text_kib":2,"refresh_ms":0}"#);
+    (0..2).for_each(|_| assert_eq!(uris(&ask(&retriever, "needle")), ["docs/a.txt", "docs/b.txt"]));
+    let lines: Vec<String> = fake::take_log().into_iter().map(|(_, line)| line).collect();
+    assert_eq!(lines, ["docs/c.txt and what is behind it is left out: `max_text_kib` is 2"]);
 }
 
 #[test]
