@@ -25,6 +25,11 @@ const MAX_TEXTS: usize = 256;
 /// bytes for each, and one that is larger ends the call.
 const MAX_QUESTION_BYTES: usize = 900 << 10;
 const TEXT_BYTES: usize = 32;
+/// Different pieces of one call, which are four questions: a classifier that is asked more takes more time than a stage has, and
+/// a missed deadline would count against the guard of everybody.
+const MAX_PIECES: usize = 1024;
+/// Of more texts of one message small neighbours are put together.
+const MAX_ALONE: usize = 16;
 
 /// The settings.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,6 +50,12 @@ pub struct Config {
 pub struct ModerationGuard {
     config: Config,
     rules: Rules,
+}
+
+/// A text that the classifier is asked about, and the messages that it stands in.
+struct Piece<'a> {
+    text: &'a str,
+    messages: Vec<&'a str>,
 }
 
 /// What all texts of one call came to.
@@ -126,16 +137,14 @@ impl ModerationGuard {
     }
 
     fn judge<'a>(&self, messages: impl Iterator<Item = &'a Message>) -> Result<Verdict, Error> {
-        let texts: Vec<(&str, Cow<'a, str>)> =
-            messages.flat_map(|message| texts(message).into_iter().map(|text| (message.id.as_str(), text))).collect();
-        let pieces: Vec<(&str, &str)> = texts
-            .iter()
-            .flat_map(|(id, text)| pieces::cut(text, self.config.piece_bytes).into_iter().map(|piece| (*id, piece)))
+        let texts: Vec<(&str, Cow<'a, str>)> = messages
+            .flat_map(|message| self.texts(message).into_iter().map(|text| (message.id.as_str(), text)))
             .collect();
+        let pieces = self.pieces(&texts)?;
         let mut seen = Seen::default();
         let mut rest = &pieces[..];
         while !rest.is_empty() {
-            let sizes = rest.iter().map(|(_, piece)| piece.len() + TEXT_BYTES);
+            let sizes = rest.iter().map(|piece| piece.text.len() + TEXT_BYTES);
             let (asked, behind) = rest.split_at(pieces::fit(sizes, MAX_TEXTS, MAX_QUESTION_BYTES));
             self.ask(asked, &mut seen)?;
             rest = behind;
@@ -143,16 +152,55 @@ impl ModerationGuard {
         Ok(self.verdict(seen))
     }
 
-    fn ask(&self, asked: &[(&str, &str)], seen: &mut Seen) -> Result<(), Error> {
-        let texts: Vec<String> = asked.iter().map(|(_, piece)| (*piece).to_owned()).collect();
+    /// What is judged of a message: its text parts together, which are one text to the model, and its texts alone, so that no part
+    /// hides another. Of many parts small neighbours are one text: a part of its own costs a question as much as a piece.
+    fn texts<'a>(&self, message: &'a Message) -> Vec<Cow<'a, str>> {
+        let mut parts =
+            message.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
+        let joined: Option<Cow<'a, str>> =
+            parts.clone().nth(1).map(|_| Cow::Owned(parts.by_ref().map(String::as_str).collect()));
+        let alone = message.texts().map(|(_, text)| text).collect();
+        joined.into_iter().chain(pieces::gathered(alone, MAX_ALONE, self.config.piece_bytes)).collect()
+    }
+
+    /// The different pieces, in the order in which they stand there first.
+    fn pieces<'t>(&self, texts: &'t [(&'t str, Cow<'_, str>)]) -> Result<Vec<Piece<'t>>, Error> {
+        let mut pieces: Vec<Piece<'t>> = Vec::new();
+        let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+        for (message, text) in texts {
+            for text in pieces::cut(text, self.config.piece_bytes) {
+                let at = *known.entry(text).or_insert(pieces.len());
+                if at == MAX_PIECES {
+                    return Err(self.too_many());
+                }
+                match pieces.get_mut(at) {
+                    Some(piece) if piece.messages.last() == Some(message) => {}
+                    Some(piece) => piece.messages.push(message),
+                    None => pieces.push(Piece { text, messages: vec![message] }),
+                }
+            }
+        }
+        Ok(pieces)
+    }
+
+    fn too_many(&self) -> Error {
+        let bytes = self.config.piece_bytes;
+        Error::InvalidInput(format!(
+            "the text is too long to moderate: it makes more than {MAX_PIECES} different pieces of at most {bytes} bytes; \
+             send less text, or fewer messages"
+        ))
+    }
+
+    fn ask(&self, asked: &[Piece<'_>], seen: &mut Seen) -> Result<(), Error> {
+        let texts: Vec<String> = asked.iter().map(|piece| piece.text.to_owned()).collect();
         count("texts", texts.len() as u64);
         let answers = models::classify(&self.config.model, &texts)?;
         if answers.len() != texts.len() {
             return Err(Error::Other(format!("{} answers about {} texts", answers.len(), texts.len())));
         }
-        for ((message, _), labels) in asked.iter().zip(&answers) {
+        for (piece, labels) in asked.iter().zip(&answers) {
             for over in self.rules.judge(labels)? {
-                seen.take(message, over);
+                piece.messages.iter().for_each(|message| seen.take(message, over));
             }
         }
         Ok(())
@@ -180,14 +228,6 @@ fn behind_last_answer(messages: &[Message]) -> usize {
     let asked = messages.iter().rposition(|message| matches!(message.role, Role::User | Role::Tool));
     let before = &messages[..asked.unwrap_or_default()];
     before.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |at| at + 1)
-}
-
-/// What is judged of a message: its text parts together, which are one text to the model, and all of its texts alone, so that
-/// no part hides another.
-fn texts(message: &Message) -> Vec<Cow<'_, str>> {
-    let parts = || message.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
-    let joined = parts().nth(1).map(|_| Cow::Owned(parts().map(String::as_str).collect()));
-    joined.into_iter().chain(message.texts().map(|(_, text)| Cow::Borrowed(text))).collect()
 }
 
 impl Seen {

@@ -1,6 +1,8 @@
 //! Texts in pieces that a classifier can take: it reads a few thousand bytes at most, and one sentence of a long
 //! text must count as much as it would alone.
 
+use std::borrow::Cow;
+
 /// Bytes of a piece that the next one begins with, at most: what stands on a border is whole in one of the two, where it has no
 /// more than half as many.
 const OVERLAP: usize = 300;
@@ -29,6 +31,26 @@ fn next_start(text: &str, at: usize, most: usize) -> usize {
     let start = text.ceil_char_boundary(at - overlap);
     let border = text[start..at].char_indices().find(|(_, c)| c.is_whitespace());
     border.filter(|(offset, _)| *offset <= overlap / 2).map_or(start, |(offset, c)| start + offset + c.len_utf8())
+}
+
+/// The texts, each alone; of more than `alone` neighbours are put together, with a line between, as long as they are at most
+/// `most` bytes.
+pub fn gathered<'a>(texts: Vec<&'a str>, alone: usize, most: usize) -> Vec<Cow<'a, str>> {
+    if texts.len() <= alone {
+        return texts.into_iter().map(Cow::Borrowed).collect();
+    }
+    let mut gathered: Vec<Cow<'a, str>> = Vec::new();
+    for text in texts {
+        match gathered.last_mut() {
+            Some(last) if last.len() + 1 + text.len() <= most => {
+                let last = last.to_mut();
+                last.push('\n');
+                last.push_str(text);
+            }
+            _ => gathered.push(Cow::Borrowed(text)),
+        }
+    }
+    gathered
 }
 
 /// How many of `sizes`, from the first, fit into one question: at most `most` of `bytes` together, but at least one.
@@ -62,6 +84,14 @@ mod tests {
         assert_eq!(fit([5, 5, 5].into_iter(), 2, 100), 2);
         assert_eq!(fit([5, 5, 5].into_iter(), 9, 10), 2);
         assert_eq!(fit([50].into_iter(), 9, 10), 1);
+    }
+
+    #[test]
+    fn small_neighbours_of_many_are_put_together() {
+        let check = |texts: &[&str], expected: &[&str]| assert_eq!(gathered(texts.to_vec(), 3, 8), expected);
+        check(&["a", "b", "c"], &["a", "b", "c"]);
+        check(&["a", "b", "c", "d", "e"], &["a\nb\nc\nd", "e"]);
+        check(&["a", "long enough", "b", "c", ""], &["a", "long enough", "b\nc\n"]);
     }
 
     #[test]

@@ -215,3 +215,49 @@ fn findings_stay_within_the_hosts_cap() {
         .unwrap();
     assert_eq!(verdict.findings.len(), 256);
 }
+
+/// How many questions a guard asks about these messages, and about how many texts; and what it says.
+fn asked(messages: Vec<Message>) -> (usize, usize, Result<Verdict, Error>) {
+    let asked = std::rc::Rc::new(std::cell::Cell::new((0, 0)));
+    let seen = asked.clone();
+    fake::on_classify(move |texts| {
+        seen.set((seen.get().0 + 1, seen.get().1 + texts.len()));
+        Ok(texts.iter().map(|text| labels(&[("violence", if text.contains("bad") { 0.9 } else { 0.0 })])).collect())
+    });
+    let prompt = Prompt { messages, ..Prompt::default() };
+    let verdict = plugin::<ModerationGuard>("").inspect_prompt(&Context::default(), &prompt);
+    (asked.get().0, asked.get().1, verdict)
+}
+
+#[test]
+fn many_small_parts_of_a_message_are_few_pieces() {
+    let message = |last: &str| {
+        let parts = (0..38_000).map(|n| Part::Text(format!("{n} ")));
+        let parts = parts.chain([Part::Text(last.into())]).collect();
+        vec![Message { parts, ..Message::text("m0", Role::User, "") }]
+    };
+    let (questions, texts, verdict) = asked(message("bad"));
+    assert!(questions == 1 && texts < 200, "{questions} {texts}");
+    assert!(matches!(verdict.unwrap().action, Action::Refuse(_)));
+    assert_eq!(asked(message("good")).2.unwrap().action, Action::Allow);
+}
+
+#[test]
+fn equal_texts_are_asked_about_once_and_count_for_each_message() {
+    let said = |text: &str| (0..2_000).map(|n| Message::text(&format!("m{n}"), Role::User, text)).collect::<Vec<_>>();
+    let (questions, texts, verdict) = asked(said("good"));
+    assert_eq!((questions, texts, verdict.unwrap().action), (1, 1, Action::Allow));
+    let verdict = asked(said("bad")[..2].to_vec()).2.unwrap();
+    let ids: Vec<_> = verdict.findings.iter().filter_map(|finding| finding.message_id.as_deref()).collect();
+    assert_eq!(ids, ["m0", "m1"]);
+}
+
+#[test]
+fn more_different_pieces_than_a_call_has_time_for_are_the_callers_to_shorten() {
+    let said = |count| (0..count).map(|n| Message::text(&format!("m{n}"), Role::User, &n.to_string())).collect();
+    assert!(asked(said(MAX_PIECES)).2.is_ok());
+    let (questions, _, verdict) = asked(said(MAX_PIECES + 1));
+    assert_eq!(questions, 0, "before anything is asked");
+    let Err(Error::InvalidInput(problem)) = verdict else { panic!("{verdict:?}") };
+    assert!(problem.contains("more than 1024 different pieces of at most 4000 bytes"), "{problem}");
+}
