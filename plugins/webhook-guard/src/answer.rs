@@ -3,9 +3,11 @@
 use crate::places::{Finder, Found};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 use tidegate_plugin_sdk::host::log;
-use tidegate_plugin_sdk::{Changes, Error, Finding, Findings, Message, Refusal, Severity, Verdict};
+use tidegate_plugin_sdk::{Changes, Error, Finding, Findings, Message, Part, Refusal, Severity, Verdict};
 
 /// The service's answer.
 #[derive(Debug)]
@@ -155,7 +157,8 @@ impl Seen<'_> {
 }
 
 /// All places of all texts that are to go. Where places overlap, all of them becomes what stands for the first; of two that begin
-/// at one place, for the longer one.
+/// at one place, for the longer one. The texts of a message are looked at one behind the other, as the model reads them: what
+/// stands for a place is in the text that it begins in, and the rest of it goes from those behind.
 ///
 /// # Errors
 /// For a text that is nowhere: what is not there as the service gives it (with other white space, say) is there in another form, and
@@ -165,10 +168,20 @@ fn changes<'a>(messages: &[&'a Message], redactions: &[Redaction]) -> Result<Cha
     let finds: Vec<&str> = redactions.iter().map(|redaction| redaction.find.as_str()).collect();
     let (mut changes, mut finder) = (Changes::default(), Finder::new(&finds));
     for message in messages {
-        for (part, text) in message.texts() {
-            for Found { range, idx } in finder.places(text) {
-                let with = redactions[idx].with.clone().unwrap_or_else(|| REDACTED.into());
-                changes.replace(&message.id, part, text, range, with);
+        // What the model reads as one text; reasoning and refusals beside it are texts of their own.
+        let (text, others): (Vec<_>, Vec<_>) =
+            message.texts().partition(|(part, _)| matches!(message.parts.get(*part), Some(Part::Text(_))));
+        for texts in std::iter::once(&text[..]).chain(others.chunks(1)) {
+            let joined: Cow<'_, str> = match texts {
+                [(_, only)] => Cow::Borrowed(only),
+                several => Cow::Owned(several.iter().map(|(_, text)| *text).collect()),
+            };
+            for (part, text, found) in split(texts, finder.places(&joined)) {
+                let with = match found.is_first {
+                    true => redactions[found.idx].with.clone().unwrap_or_else(|| REDACTED.into()),
+                    false => String::new(),
+                };
+                changes.replace(&message.id, part, text, found.range, with);
             }
         }
     }
@@ -176,6 +189,32 @@ fn changes<'a>(messages: &[&'a Message], redactions: &[Redaction]) -> Result<Cha
         true => Ok(changes),
         false => Err(Error::Other("the service redacts what is not in the text".into())),
     }
+}
+
+/// What of a place is in one text.
+struct Piece {
+    range: Range<usize>,
+    idx: usize,
+    /// Whether the place begins here.
+    is_first: bool,
+}
+
+/// Places in the joined texts, as those in each of them; both are in order, and places are apart.
+fn split<'t>(texts: &[(usize, &'t str)], places: Vec<Found>) -> Vec<(usize, &'t str, Piece)> {
+    let (mut pieces, mut before, mut first) = (Vec::new(), 0, 0);
+    for (part, text) in texts {
+        let end = before + text.len();
+        // The last place of a text may go on in the next one.
+        first += places[first..].iter().take_while(|place| place.range.end <= before).count();
+        for Found { range, idx } in places[first..].iter().take_while(|place| place.range.start < end) {
+            let inside = range.start.max(before) - before..range.end.min(end) - before;
+            if !inside.is_empty() {
+                pieces.push((*part, *text, Piece { range: inside, idx: *idx, is_first: range.start >= before }));
+            }
+        }
+        before = end;
+    }
+    pieces
 }
 
 /// Each text once, with what is said of it first: services name one for each of its places.

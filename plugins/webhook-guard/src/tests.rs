@@ -5,7 +5,7 @@ use tidegate_plugin_sdk::host::fake;
 use tidegate_plugin_sdk::host::http::Response;
 use tidegate_plugin_sdk::plugin::configure;
 use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
-use tidegate_plugin_sdk::{Action, Edit, Role, Severity, Span};
+use tidegate_plugin_sdk::{Action, Edit, Part, Role, Severity, Span};
 
 const CONFIG: &str = r#"{"url":"https://guard.example/check"}"#;
 
@@ -159,6 +159,44 @@ fn redactions_take_every_place_and_the_longest_first() {
     let verdict =
         plugin::<WebhookGuard>(CONFIG).inspect_prompt(&Context::default(), &Prompt { messages, ..Prompt::default() });
     assert_eq!(verdict.unwrap().action, Action::Rewrite(vec![edit(7, 12, "[redacted]")]));
+}
+
+#[test]
+fn what_is_split_over_the_parts_of_a_message_is_redacted_in_each() {
+    let redacted = |parts: Vec<Part>, body: &'static str| {
+        fake::on_http(move |_| Ok(Response { status: 200, body: body.into(), ..Response::default() }));
+        let message = Message { parts, ..Message::text("m1", Role::User, "") };
+        let prompt = Prompt { messages: vec![message], ..Prompt::default() };
+        plugin::<WebhookGuard>(CONFIG).inspect_prompt(&Context::default(), &prompt).map(|verdict| {
+            match verdict.action {
+                Action::Rewrite(edits) => edits,
+                other => panic!("{other:?}"),
+            }
+        })
+    };
+    let texts = |texts: &[&str]| texts.iter().map(|text| Part::Text((*text).into())).collect::<Vec<_>>();
+    let edit = |part, start, end, text: &str| Edit::ReplaceText {
+        message_id: "m1".into(),
+        part,
+        span: Span { start, end },
+        text: text.into(),
+    };
+    let jane = r#"{"verdict":"redact","redactions":[{"find":"Jane Doe"}]}"#;
+    assert_eq!(
+        redacted(texts(&["I am Jane", " Doe, not Jane Doe."]), jane),
+        Ok(vec![edit(0, 5, 9, "[redacted]"), edit(1, 0, 4, ""), edit(1, 10, 18, "[redacted]")])
+    );
+    assert_eq!(
+        redacted(texts(&["J", "", "ane ", "Doe"]), jane),
+        Ok(vec![edit(0, 0, 1, "[redacted]"), edit(2, 0, 4, ""), edit(3, 0, 3, "")])
+    );
+    // What the model thought is no part of what it said.
+    let apart = vec![Part::Reasoning("Jane".into()), Part::Text(" Doe".into())];
+    assert!(redacted(apart, jane).unwrap_err().to_string().contains("not in the text"));
+    let between = vec![Part::Text("Jane".into()), Part::Reasoning("Jane Doe".into()), Part::Text(" Doe".into())];
+    let mut edits = redacted(between, jane).unwrap();
+    edits.sort_by_key(|edit| if let Edit::ReplaceText { part, .. } = edit { *part } else { 0 });
+    assert_eq!(edits, [edit(0, 0, 4, "[redacted]"), edit(1, 0, 8, "[redacted]"), edit(2, 0, 4, "")]);
 }
 
 #[test]
