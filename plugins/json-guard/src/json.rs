@@ -138,7 +138,7 @@ pub fn parse_prefix(text: &str) -> Result<(Json, usize), Problem> {
     Ok((value, reader.at))
 }
 
-/// A key or place as it is told. A model may write long ones, and a refusal that is longer than the host takes would be none.
+/// A key or place as it is told: schemas may have long ones, and a refusal that is longer than the host takes would be none.
 pub(crate) fn told(text: &str) -> Cow<'_, str> {
     const HALF_CHARS: usize = 50;
     let num_chars = text.chars().count();
@@ -212,7 +212,7 @@ impl Reader<'_> {
             let start = self.at;
             let key = self.string()?;
             if !names.insert(key.clone()) {
-                return Err(Problem { at: start, what: format!("the key `{}` comes twice", told(&key)) });
+                return Err(Problem { at: start, what: "a key comes twice".into() });
             }
             self.skip_space();
             if !self.skip(":") {

@@ -21,6 +21,7 @@ pub struct Node {
     /// Names of types; empty for any.
     pub types: Vec<Type>,
     pub one_of_values: Option<Vec<Json>>,
+    pub only: Option<Json>,
     pub properties: Vec<(String, NodeIdx)>,
     pub required: Vec<String>,
     /// What other members must be.
@@ -187,7 +188,7 @@ impl<'a> Compiler<'a> {
         match keyword {
             "type" => node.types = types(&at, value)?,
             "enum" => node.one_of_values = Some(list(&at, value)?.to_vec()),
-            "const" => node.one_of_values = Some(vec![value.clone()]),
+            "const" => node.only = Some(value.clone()),
             "properties" => node.properties = self.named(&at, value)?,
             "required" => node.required = texts(&at, value)?,
             "additionalProperties" => node.additional = Some(self.node(&at, value)?),

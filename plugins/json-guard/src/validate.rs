@@ -1,8 +1,14 @@
 //! A value against a schema: what is wrong, each with its place as a JSON pointer.
+//!
+//! Invariant: nothing is told that the model has made up, neither keys nor values, but kinds and counts: other guards may have
+//! to take it out, and they do not see a refusal.
 
 use crate::json::{Json, Number, told};
 use crate::schema::{Bound, Node, NodeIdx, Schema, Type, escaped};
 use std::cmp::Ordering;
+
+/// A step of a place by a key that the schema does not declare.
+const ANY_KEY: &str = "*";
 
 /// As many are told.
 pub const MAX_PROBLEMS: usize = 8;
@@ -32,7 +38,10 @@ impl Check<'_> {
     fn tell(&mut self, path: &str, what: impl FnOnce() -> String) {
         if self.told.len() < MAX_PROBLEMS {
             let place = if path.is_empty() { "the answer".into() } else { told(path) };
-            self.told.push(format!("{place} {}", what()));
+            let problem = format!("{place} {}", what());
+            if !self.told.contains(&problem) {
+                self.told.push(problem);
+            }
         }
     }
 
@@ -58,7 +67,9 @@ impl Check<'_> {
             let names: Vec<&str> = node.types.iter().map(|kind| kind.as_str()).collect();
             return self.tell(path, || format!("is {}; it must be {}", value.kind(), names.join(" or ")));
         }
-        if node.one_of_values.as_ref().is_some_and(|values| !values.iter().any(|allowed| allowed.is_same(value))) {
+        let is_in = |values: &[Json]| values.iter().any(|allowed| allowed.is_same(value));
+        let only = node.only.as_ref().map(std::slice::from_ref);
+        if [node.one_of_values.as_deref(), only].into_iter().flatten().any(|values| !is_in(values)) {
             self.tell(path, || "is none of the values that are allowed".into());
         }
         self.bounds(node, value, path);
@@ -79,10 +90,11 @@ impl Check<'_> {
             let declared = node.properties.iter().find(|(name, _)| name == key).map(|(_, node)| *node);
             let Some(next) = declared.or(node.additional) else { continue };
             if declared.is_none() && self.schema.nodes[next].never {
-                self.tell(path, || format!("has `{}`, which is not allowed", told(key)));
+                self.tell(path, || "has a key that is not allowed".into());
                 continue;
             }
-            self.step(next, value, path, &escaped(key));
+            let step = if declared.is_some() { &escaped(key) } else { ANY_KEY };
+            self.step(next, value, path, step);
         }
     }
 
@@ -150,22 +162,25 @@ impl Check<'_> {
                 Bound::ExclusiveMaximum => (order == Ordering::Less, "less than"),
             };
             if !holds {
-                self.tell(path, || format!("{what} {have}; it must be {word} {limit}"));
+                self.tell(path, || match what {
+                    Some(what) => format!("has a {what} of {have}; it must be {word} {limit}"),
+                    None => format!("must be {word} {limit}"),
+                });
             }
         }
     }
 }
 
-/// What a bound is about, where it is about this kind of value.
-fn measured(bound: Bound, value: &Json) -> Option<(Number, &'static str)> {
+/// What a bound is about, where it is about this kind of value; a number itself has no name and is not told.
+fn measured(bound: Bound, value: &Json) -> Option<(Number, Option<&'static str>)> {
     let measured = match (bound, value) {
         (Bound::Minimum | Bound::Maximum | Bound::ExclusiveMinimum | Bound::ExclusiveMaximum, Json::Number(number)) => {
-            (*number, "is")
+            (*number, None)
         }
-        (Bound::MinLength | Bound::MaxLength, Json::Text(text)) => (text.chars().count().into(), "has a length of"),
-        (Bound::MinItems | Bound::MaxItems, Json::List(items)) => (items.len().into(), "has a number of items of"),
+        (Bound::MinLength | Bound::MaxLength, Json::Text(text)) => (text.chars().count().into(), Some("length")),
+        (Bound::MinItems | Bound::MaxItems, Json::List(items)) => (items.len().into(), Some("number of items")),
         (Bound::MinProperties | Bound::MaxProperties, Json::Object(members)) => {
-            (members.len().into(), "has a number of properties of")
+            (members.len().into(), Some("number of properties"))
         }
         _ => return None,
     };
@@ -202,12 +217,45 @@ mod tests {
         let check = |value: &str, expected: &[&str]| assert_eq!(of(schema, value), expected, "{value}");
         check(r#"{"name":"Jo","tags":["a","b"],"age":null}"#, &[]);
         check("[]", &["the answer is an array; it must be object"]);
-        check(r#"{"nam":"Jo"}"#, &["the answer has no `name`", "the answer has `nam`, which is not allowed"]);
+        check(r#"{"nam":"Jo"}"#, &["the answer has no `name`", "the answer has a key that is not allowed"]);
         check(r#"{"name":"é"}"#, &["/name has a length of 1; it must be at least 2"]);
         check(r#"{"name":"Jo","age":1.5}"#, &["/age is a number; it must be integer or null"]);
-        check(r#"{"name":"Jo","age":-1}"#, &["/age is -1; it must be at least 0"]);
+        check(r#"{"name":"Jo","age":-1}"#, &["/age must be at least 0"]);
         check(r#"{"name":"Jo","tags":["c"]}"#, &["/tags/0 is none of the values that are allowed"]);
         check(r#"{"name":"Jo","tags":["a","a"]}"#, &["/tags has the item 1 twice"]);
+    }
+
+    #[test]
+    fn nothing_that_the_model_has_made_up_is_told() {
+        let check = |schema: &str, value: &str, expected: &[&str]| assert_eq!(of(schema, value), expected, "{value}");
+        let mapped =
+            r#"{"additionalProperties":{"properties":{"a":{"type":"string"}},"additionalProperties":{"maximum":9}}}"#;
+        check(
+            mapped,
+            r#"{"Jane":{"a":1,"555 1234":5551234}}"#,
+            &["/*/a is an integer; it must be string", "/*/* must be at most 9"],
+        );
+        check(
+            r#"{"additionalProperties":false}"#,
+            r#"{"Jane":1,"Doe":2}"#,
+            &["the answer has a key that is not allowed"],
+        );
+        check(
+            r#"{"properties":{"a/b":{"type":"null"}}}"#,
+            r#"{"a/b":"Jane"}"#,
+            &["/a~1b is a string; it must be null"],
+        );
+        check(r#"{"enum":[1]}"#, "\"Jane\"", &["the answer is none of the values that are allowed"]);
+    }
+
+    #[test]
+    fn a_value_must_be_in_enum_and_be_const() {
+        for schema in [r#"{"enum":[1,2],"const":1}"#, r#"{"const":1,"enum":[1,2]}"#] {
+            assert_eq!(["1", "2", "3"].map(|value| of(schema, value).is_empty()), [true, false, false], "{schema}");
+        }
+        for schema in [r#"{"enum":[2],"const":1}"#, r#"{"const":1,"enum":[2]}"#] {
+            assert_eq!(["1", "2"].map(|value| of(schema, value).is_empty()), [false, false], "{schema}");
+        }
     }
 
     #[test]
