@@ -6,7 +6,10 @@ use sha2::{Digest, Sha256};
 use tidegate_plugin_sdk::{Context, Message, Part, Prompt, Role};
 
 /// Parameters that change nothing about an answer.
-const HARMLESS: [&str; 3] = ["metadata", "store", "service_tier"];
+const HARMLESS: [&str; 4] = ["metadata", "store", "service_tier", "prompt_cache_key"];
+
+/// Names of a caller's users: labels too, but where each caller has answers of its own, each of its users has.
+const USERS: [&str; 2] = ["user", "safety_identifier"];
 
 /// The parameter by which the host names other memories of the caller: what they bring comes behind every guard.
 const MEMORIES: &str = "tidegate_memories";
@@ -42,8 +45,10 @@ impl Asked {
         let mut digest = Fields::default();
         digest.add(&config.generation);
         let is_remembered = prompt.params.iter().any(|(name, _)| name == MEMORIES);
-        digest.add(if config.scope == "caller" || is_remembered { &ctx.caller } else { "" });
-        let mut params: Vec<_> = prompt.params.iter().filter(|(name, _)| !HARMLESS.contains(&name.as_str())).collect();
+        let is_callers = config.scope == "caller" || is_remembered;
+        digest.add(if is_callers { &ctx.caller } else { "" });
+        let counts = |name: &str| !HARMLESS.contains(&name) && (is_callers || !USERS.contains(&name));
+        let mut params: Vec<_> = prompt.params.iter().filter(|(name, _)| counts(name)).collect();
         params.sort();
         digest.list(&params, |digest, (name, json)| {
             digest.add(name).add(json);

@@ -319,3 +319,38 @@ fn storage_that_is_full_fails_no_request() {
     assert!(asked(&cache, &by("q"), &prompt("When do you open?")).is_err());
     assert_eq!((fake::counted("kept"), fake::counted("failed")), (0, 1));
 }
+
+#[test]
+fn where_storage_is_full_the_oldest_answers_go() {
+    let cache: SemanticCache = plugin(r#"{"semantic":false,"max_entries":500}"#);
+    let question = |n: usize| prompt(&format!("{n}"));
+    let is_there = |n: usize| asked(&cache, &by("q"), &question(n)).is_ok();
+    (0..600).for_each(|n| learn(&cache, &question(n), "small"));
+    // About what there is by now, in slots that have come round once.
+    let bytes =
+        fake::kv_keys().iter().map(|key| key.len() + kv::get(key).unwrap().unwrap_or_default().len() + 64).sum();
+    fake::limit_kv(bytes);
+    learn(&cache, &question(600), "a longer answer");
+    assert!(is_there(600) && is_there(599) && !is_there(101));
+    // A large one takes the room of several.
+    learn(&cache, &question(601), &"x".repeat(20_000));
+    assert!(is_there(601) && is_there(600));
+    (602..1_700).for_each(|n| learn(&cache, &question(n), &"x".repeat(1_000)));
+    assert!((1_650..1_700).all(is_there));
+    assert_eq!(fake::counted("failed"), 0);
+    assert!(fake::kv_keys().contains(&"gone".to_owned()));
+}
+
+#[test]
+fn names_of_users_keep_answers_apart_where_those_of_callers_do() {
+    embeds();
+    for (scope, shared) in [("tenant", true), ("caller", false)] {
+        let cache: SemanticCache = plugin(&format!("{{\"scope\":\"{scope}\",\"generation\":\"users {scope}\"}}"));
+        let of = |name: &str, json: &str| Prompt { params: params(&[(name, json)]), ..prompt("When do you open?") };
+        learn(&cache, &prompt("When do you open?"), "At nine.");
+        for name in ["user", "safety_identifier"] {
+            assert_eq!(asked(&cache, &by("p"), &of(name, "\"jo\"")).is_ok(), shared, "{scope} {name}");
+        }
+        assert!(asked(&cache, &by("p"), &of("prompt_cache_key", "\"k\"")).is_ok(), "{scope}");
+    }
+}
