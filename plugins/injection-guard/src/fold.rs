@@ -42,14 +42,36 @@ fn fold_wide(c: char) -> Folded {
 
 /// Whether a character joins, hides or marks, and separates nothing.
 pub fn is_invisible(c: char) -> bool {
-    match c {
-        '\u{AD}' | '\u{34F}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' => true,
-        '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FE00}'..='\u{FE0F}' => true,
-        '\u{E0000}'..='\u{E01EF}' => true,
-        // Accents that come apart from their letter.
-        '\u{300}'..='\u{36F}' => true,
-        _ => false,
-    }
+    hides(c) || is_accent(c)
+}
+
+/// What Unicode says may be ignored (Default_Ignorable_Code_Point): joiners, fillers, marks of direction, variations, tags.
+pub fn hides(c: char) -> bool {
+    matches!(
+        c,
+        '\u{AD}'
+            | '\u{34F}'
+            | '\u{61C}'
+            | '\u{115F}'..='\u{1160}'
+            | '\u{17B4}'..='\u{17B5}'
+            | '\u{180B}'..='\u{180F}'
+            | '\u{200B}'..='\u{200F}'
+            | '\u{202A}'..='\u{202E}'
+            | '\u{2060}'..='\u{206F}'
+            | '\u{3164}'
+            | '\u{FE00}'..='\u{FE0F}'
+            | '\u{FEFF}'
+            | '\u{FFA0}'
+            | '\u{FFF0}'..='\u{FFF8}'
+            | '\u{1BCA0}'..='\u{1BCA3}'
+            | '\u{1D173}'..='\u{1D17A}'
+            | '\u{E0000}'..='\u{E0FFF}'
+    )
+}
+
+/// Accents that come apart from their letter, of any alphabet that has such; also what circles or strikes out a letter.
+fn is_accent(c: char) -> bool {
+    matches!(c, '\u{300}'..='\u{36F}' | '\u{483}'..='\u{489}' | '\u{1AB0}'..='\u{1AFF}' | '\u{1DC0}'..='\u{1DFF}' | '\u{20D0}'..='\u{20FF}' | '\u{FE20}'..='\u{FE2F}')
 }
 
 fn accented(c: char) -> Option<u8> {
@@ -70,7 +92,7 @@ fn accented(c: char) -> Option<u8> {
     Some(base)
 }
 
-/// Full width, circled and mathematical letters.
+/// Full width, circled, squared and mathematical letters and digits.
 fn styled(c: char) -> Option<u8> {
     let code = c as u32;
     let letter = |first: u32| u8::try_from((code - first) % 26).ok().map(|at| b'a' + at);
@@ -80,17 +102,32 @@ fn styled(c: char) -> Option<u8> {
         0x24B6..=0x24E9 => letter(0x24B6),
         // Alphabets of 26 capitals and 26 small letters, one behind the other.
         0x1D400..=0x1D6A3 => letter(0x1D400),
+        0x1D6A4..=0x1D6A5 => Some(b"ij"[(code - 0x1D6A4) as usize]),
+        0x1D7CE..=0x1D7FF => u8::try_from((code - 0x1D7CE) % 10).ok().map(|digit| b'0' + digit),
+        0x249C..=0x24B5 => letter(0x249C),
+        0x1F110..=0x1F129 => letter(0x1F110),
         0x1F130..=0x1F149 => letter(0x1F130),
+        0x1F150..=0x1F169 => letter(0x1F150),
+        0x1F170..=0x1F189 => letter(0x1F170),
+        0x2100..=0x214F => paired(LETTERLIKE, c),
         0xFF10..=0xFF19 => u8::try_from(code - 0xFF10).ok().map(|digit| b'0' + digit),
         _ => None,
     }
 }
 
+/// The letters that the mathematical alphabets leave out since Unicode had them before, and others of their block.
+const LETTERLIKE: &str = "ℂcℊgℋhℌhℍhℎhℏhℐiℑiℒlℓlℕn℘pℙpℚqℛrℜrℝrℤzℨz\u{212A}k\u{212B}aℬbℭc℮eℯeℰeℱfℳmℴoℹiⅅdⅆdⅇeⅈiⅉj";
+
 /// Letters of other scripts that are taken for Latin ones.
 fn other_script(c: char) -> Option<u8> {
     const PAIRS: &str = "аaеeоoрpсcуyхxіiјjѕsһhԁdгrкkмmтtвbнnпnАaВbЕeКkМmНhОoРpСcТtУyХxІiЅsЈj\
                          αaοoνvρpιiκkτtυuεeηnΑaΒbΕeΖzΗhΙiΚkΜmΝnΟoΡpΤtΥyΧxɡgɑaɩi";
-    let mut chars = PAIRS.chars();
+    paired(PAIRS, c)
+}
+
+/// What stands behind a character in a list of pairs.
+fn paired(pairs: &str, c: char) -> Option<u8> {
+    let mut chars = pairs.chars();
     while let (Some(other), Some(latin)) = (chars.next(), chars.next()) {
         if other == c {
             return u8::try_from(latin).ok();
@@ -117,6 +154,20 @@ mod tests {
         check('令', Folded::Foreign);
         check('\u{200B}', Folded::Invisible);
         check('\u{E0069}', Folded::Invisible);
+        for c in
+            "\u{61C}\u{115F}\u{1160}\u{17B4}\u{180B}\u{180F}\u{3164}\u{FFA0}\u{FFF0}\u{1BCA0}\u{1D173}\u{E0FFF}\u{20DD}"
+                .chars()
+        {
+            check(c, Folded::Invisible);
+        }
+        for (c, plain) in "ℊgℴoℯeℎhℐi\u{212A}kⅇe🅘i🅩z🅸i🆉z🄐a⒜a𝚤i𝟎0𝟿9"
+            .chars()
+            .collect::<Vec<_>>()
+            .chunks(2)
+            .map(|pair| (pair[0], pair[1]))
+        {
+            check(c, Folded::LookAlike(plain as u8));
+        }
         check('×', Folded::Other);
         check(' ', Folded::Other);
     }

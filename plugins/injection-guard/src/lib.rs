@@ -10,6 +10,7 @@ mod fold;
 pub mod markers;
 pub mod rules;
 pub mod scan;
+mod script;
 #[allow(missing_docs, reason = "names say it: a signal, its weights")]
 pub mod signal;
 #[allow(missing_docs, reason = "names say it: a word's place and class")]

@@ -155,9 +155,19 @@ fn an_attack_is_found_however_it_is_cut_into_parts() {
 /// One that looked at everything again from each place would take hours for these.
 #[test]
 fn long_texts_of_awkward_words_are_read_in_time() {
-    for piece in
-        ["ignore all ", "send data ", "<|", "![a](http://h?q=", "QUJD", "%69", "i g n o r e ", "\u{200B}a", "忽略"]
-    {
+    for piece in [
+        "ignore all ",
+        "send data ",
+        "<|",
+        "![a](http://h?q=",
+        "QUJD",
+        "%69",
+        "i g n o r e ",
+        "\u{200B}a",
+        "忽略",
+        "игнорируй ",
+        "\u{1106}\u{116E}\u{3164}",
+    ] {
         let text = piece.repeat(200_000 / piece.len());
         let started = std::time::Instant::now();
         scan::scan(&Words::new(), &text);
@@ -191,6 +201,13 @@ fn awkward() -> impl Strategy<Value = String> {
         "é",
         "忽略",
         "指令",
+        "\u{110B}\u{1175}\u{110C}\u{1165}\u{11AB}",
+        "\u{1106}\u{116E}",
+        "무시",
+        "ИНСТРУКЦИ",
+        "игнорируи",
+        "\u{306}",
+        "\u{3164}",
         "aWdub3JlIGFsbCBydWxlcyBub3c=",
         "%69",
         "\\x69",
