@@ -5,6 +5,7 @@
 
 pub mod expression;
 pub mod number;
+mod wide;
 
 use serde::Deserialize;
 use tidegate_plugin_sdk::{

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a fraction is in lowest terms with a positive denominator; a double is finite.
 
+use crate::wide::Wide;
 use std::cmp::Ordering;
 
 /// A number.
@@ -19,6 +20,9 @@ pub enum Number {
 }
 
 use Number::{Exact, Real};
+
+/// Doubles from here on (2^53) are not next to each other: whole numbers lie between.
+const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
 
 /// Exponents beyond this leave exact arithmetic.
 const MAX_EXACT_EXPONENT: i128 = 4096;
@@ -120,20 +124,24 @@ impl Number {
     /// What a division to the next lower whole number leaves; it has the divisor's sign.
     ///
     /// # Errors
-    /// For a divisor of zero, and when it is too large.
+    /// For a divisor of zero, and where a double has not the digits that a rest is made of.
     pub fn modulo(self, other: Self) -> Result<Self, String> {
         if other.is_zero() {
             return Err("division by zero".into());
         }
-        let times = self.over(other)?.floor();
-        match (self, other, times) {
-            (Exact { .. }, Exact { .. }, Exact { .. }) => self.minus(other.times(times)?),
-            _ => {
-                let (a, b) = (self.to_f64(), other.to_f64());
-                let rest = a % b;
-                Self::real(if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest })
-            }
+        if let Some((a, b, c, d)) = both(self, other) {
+            return exact_modulo(a, b, c, d);
         }
+        let (a, b) = (self.to_f64(), other.to_f64());
+        if (a / b).abs() >= MAX_WHOLE || [self, other].iter().any(|x| matches!(x, Real(x) if x.abs() >= MAX_WHOLE)) {
+            return Err(
+                "the rest of numbers this large is not exact: `%` needs whole numbers and fractions of 128 bits, \
+                        or decimals below 2^53"
+                    .into(),
+            );
+        }
+        let rest = a % b;
+        Self::real(if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest })
     }
 
     /// A power.
@@ -231,6 +239,26 @@ impl Number {
             Real(value) => real_decimal(value, decimals),
         }
     }
+}
+
+/// The rest of `a / b` by `c / d`, over a common denominator; a double only where its digits do not fit.
+fn exact_modulo(a: i128, b: i128, c: i128, d: i128) -> Result<Number, String> {
+    let [a_size, b_size, c_size, d_size] = [a, b, c, d].map(i128::unsigned_abs);
+    let (b_rest, d_rest) = match ratio(b, d) {
+        Exact { num, den } => (num.unsigned_abs(), den.unsigned_abs()),
+        Real(_) => (b_size, d_size),
+    };
+    let divisor = Wide::product(c_size, b_rest);
+    let mut rest = Wide::product(a_size, d_rest).remainder(divisor);
+    if !rest.is_zero() && (a < 0) != (c < 0) {
+        rest = divisor.minus(rest);
+    }
+    let common = Wide::product(b_size, d_rest);
+    let value = match (rest.narrow(), common.narrow()) {
+        (Some(rest), Some(common)) => ratio(rest, common),
+        _ => Number::real(rest.to_f64() / common.to_f64())?,
+    };
+    Ok(if c < 0 { value.negate() } else { value })
 }
 
 /// `None` where it does not fit.
