@@ -1,6 +1,7 @@
 //! Why a sandbox cannot start or a plugin cannot be loaded. Both are the operator's to mend, so each message names
 //! the thing, the limit and the remedy. Why a call fails is [`crate::stage::CallError`].
 
+use crate::schema::NO_SUCH_KEY;
 use crate::stage::StageKind;
 use std::path::PathBuf;
 
@@ -171,4 +172,33 @@ pub enum LoadCause {
     /// A granted folder cannot be opened.
     #[error("grant `documents`: {0}")]
     Documents(String),
+}
+
+impl LoadCause {
+    /// What is wrong, without the names of other keys that the message suggests: whoever looks there for the key at fault is
+    /// not to find the one that may have been meant.
+    pub fn fault(&self) -> String {
+        let whole = self.to_string();
+        match (self, whole.find(NO_SUCH_KEY)) {
+            (Self::Config { .. }, Some(at)) => whole[..at + NO_SUCH_KEY.len()].to_owned(),
+            _ => whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_said_without_the_keys_that_are_there() {
+        let cause = |said: &str| LoadCause::Config { path: "config.wrod".into(), message: said.into() };
+        for hint in ["; did you mean `word`?", "; there are replacement, word", ""] {
+            let said = format!("it fits none of the choices; of the first: {NO_SUCH_KEY}");
+            assert_eq!(cause(&(said.clone() + hint)).fault(), format!("config key `config.wrod`: {said}"));
+        }
+        assert_eq!(cause("it is not text").fault(), "config key `config.wrod`: it is not text");
+        let own = LoadCause::Configure(format!("{NO_SUCH_KEY}: word"));
+        assert_eq!(own.fault(), own.to_string(), "what a plugin says is whole");
+    }
 }

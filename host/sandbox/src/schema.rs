@@ -23,6 +23,7 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use known::NO_SUCH_KEY;
 use serde_json::Value;
 
 /// Where a schema or a config is wrong, and how.

@@ -13,6 +13,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
+use tidegate_sandbox::{LoadCause, LoadError};
 use tokio::runtime::Runtime;
 
 pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -51,7 +52,9 @@ fn run_counted(component: &[u8], fixtures: &Fixtures, counted: &Counted, out: &m
     if shared.is_err() {
         write_log(&log, out)?;
     }
-    let trial = Trial { runtime, component, fixtures, shared: shared?, counted };
+    let shared = shared?;
+    let refused_log = if matches!(shared, Some(Err(_))) { log } else { Vec::new() };
+    let trial = Trial { runtime, component, fixtures, shared, counted };
     let mut failed = 0;
     for case in &fixtures.case {
         let (Ran { wrong, chunkings, slow }, log) = heard(|| trial.run(case));
@@ -61,6 +64,9 @@ fn run_counted(component: &[u8], fixtures: &Fixtures, counted: &Counted, out: &m
         if !wrong.is_empty() {
             failed += 1;
             wrong.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
+            if case.config.is_none() {
+                write_log(&refused_log, out)?;
+            }
             write_log(&log, out)?;
         }
     }
@@ -68,10 +74,27 @@ fn run_counted(component: &[u8], fixtures: &Fixtures, counted: &Counted, out: &m
     Ok(failed)
 }
 
+/// A plugin in its world, or why it refuses its config, which a case may be about.
+type Loaded = Result<Rc<World>, LoadError>;
+
+/// Fails where anything but the config is at fault: nothing that is asked of the plugin then would say anything of it.
+fn loaded(component: &[u8], fixtures: &Fixtures, config: &toml::Table) -> anyhow::Result<Loaded> {
+    let error = match workbench::load(component, fixtures, config) {
+        Ok(world) => return Ok(Ok(Rc::new(world))),
+        Err(error) => error,
+    };
+    match error.downcast_ref::<LoadError>() {
+        Some(known) if matches!(known.cause, LoadCause::Config { .. } | LoadCause::Configure(_)) => {
+            Ok(Err(known.clone()))
+        }
+        _ => Err(error),
+    }
+}
+
 /// The world of cases without a config of their own, where there are some.
-fn shared(component: &[u8], fixtures: &Fixtures) -> Option<anyhow::Result<Rc<World>>> {
+fn shared(component: &[u8], fixtures: &Fixtures) -> Option<anyhow::Result<Loaded>> {
     let is_asked = fixtures.case.iter().any(|case| case.config.is_none());
-    is_asked.then(|| workbench::load(component, fixtures, &fixtures.config).map(Rc::new))
+    is_asked.then(|| loaded(component, fixtures, &fixtures.config))
 }
 
 /// What came of a case.
@@ -84,38 +107,67 @@ struct Ran {
     slow: Option<String>,
 }
 
+impl Ran {
+    /// Of what there is no call of which more could be said.
+    fn uncalled(wrong: Vec<String>) -> Self {
+        Self { wrong, chunkings: 1, slow: None }
+    }
+
+    /// A config that is refused is an outcome too, where the case expects one. What is said beside the fault is for the author,
+    /// and nothing that a case could mean: the plugin's name, the key that was meant.
+    fn refused(case: &Case, refused: &LoadError) -> Self {
+        let whole = || format!("the plugin does not load: {refused}");
+        if !case.expect.contains_key("error") {
+            return Self::uncalled(vec![whole()]);
+        }
+        let outcome = json!({"error": refused.cause.fault()});
+        let mut wrong = cases::differences(&case.expect, &outcome, &refused.plugin);
+        if !wrong.is_empty() {
+            wrong.push(whole());
+        }
+        Self::uncalled(wrong)
+    }
+}
+
 /// What cases are run with.
 struct Trial<'a> {
     runtime: Runtime,
     component: &'a [u8],
     fixtures: &'a Fixtures,
     /// For cases without a config of their own.
-    shared: Option<Rc<World>>,
+    shared: Option<Loaded>,
     counted: &'a Counted,
 }
 
 impl Trial<'_> {
-    fn world(&self, config: &toml::Table) -> anyhow::Result<Rc<World>> {
-        workbench::load(self.component, self.fixtures, config).map(Rc::new)
+    fn run(&self, case: &Case) -> Ran {
+        let loaded = match (&case.config, &self.shared) {
+            (None, Some(shared)) => Ok(shared.clone()),
+            (config, _) => loaded(self.component, self.fixtures, config.as_ref().unwrap_or(&self.fixtures.config)),
+        };
+        match loaded {
+            Ok(Ok(world)) => self.ask(&world, case),
+            Ok(Err(refused)) => Ran::refused(case, &refused),
+            Err(error) => Ran::uncalled(vec![format!("the plugin does not load: {error:#}")]),
+        }
     }
 
-    fn run(&self, case: &Case) -> Ran {
-        let world = match (&case.config, &self.shared) {
-            (None, Some(shared)) => Ok(Rc::clone(shared)),
-            (config, _) => self.world(config.as_ref().unwrap_or(&self.fixtures.config)),
-        };
-        let (outcome, slow) = match world {
-            Ok(world) => {
-                world.plugin.pass_time(Duration::from_millis(case.advance_ms));
-                (self.outcome(&world, case), workbench::over_default(&world.plugin, case.ask.kind()))
-            }
-            // A config that is refused is an outcome too.
-            Err(error) if case.expect.contains_key("error") => (Ok((json!({"error": format!("{error:#}")}), 1)), None),
-            Err(error) => (Err(error.context("the plugin does not load")), None),
-        };
+    fn ask(&self, world: &World, case: &Case) -> Ran {
+        let plugin = &world.plugin;
+        let (asked, exported) = (case.ask.kind(), plugin.exported_stages());
+        if !exported.contains(&asked) {
+            let exported: Vec<&str> = exported.iter().map(|stage| stage.as_str()).collect();
+            let (asked, exported) = (asked.as_str(), exported.join(", "));
+            return Ran::uncalled(vec![format!("it asks a {asked}, which the plugin is not: it exports {exported}")]);
+        }
+        plugin.pass_time(Duration::from_millis(case.advance_ms));
+        let outcome = self.outcome(world, case);
+        let slow = workbench::over_default(plugin, asked);
         match outcome {
-            Ok((outcome, chunkings)) => Ran { wrong: cases::differences(&case.expect, &outcome), chunkings, slow },
-            Err(error) => Ran { wrong: vec![format!("{error:#}")], chunkings: 1, slow },
+            Ok((outcome, chunkings)) => {
+                Ran { wrong: cases::differences(&case.expect, &outcome, plugin.name()), chunkings, slow }
+            }
+            Err(error) => Ran { slow, ..Ran::uncalled(vec![format!("{error:#}")]) },
         }
     }
 

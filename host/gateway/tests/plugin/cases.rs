@@ -220,3 +220,39 @@ expect.error = "300ms of cpu time (limits.cpu_ms)"
     let (good, said) = asks("memory_mib = 32");
     assert!(!good && said.contains("its limit is 33554432 (limits.memory_mib)"), "{said}");
 }
+
+/// Whatever else there is to fail of is no answer to what the case asks: it would hide that nothing was asked.
+#[test]
+fn only_a_refused_config_is_a_failure_to_load_that_a_case_may_expect() {
+    let case = |ask: &str, config: &str, error: &str| {
+        format!("[[case]]\nname = \"a\"\n{config}\nask.{ask} = \"x\"\nexpect.error = \"{error}\"\n")
+    };
+    let word = |config: &str| run_cases(&shipped("template"), &case("stream", config, "word"));
+    let (good, said) = word("config = { word = \"\" }");
+    assert!(good, "{said}");
+    let (good, said) = word("config = { wrod = \"a\" }");
+    assert!(!good && said.contains("did you mean `word`?"), "the key that was meant is no fault: {said}");
+    let (good, said) = run_cases(&guest("keeper"), &case("stream", "config = {}", "kv"));
+    assert!(!good && said.contains("FAILED") && said.contains("to [grants] in tests.toml"), "{said}");
+    let (good, said) = run_cases(&shipped("json-guard"), &case("stream", "config = { schema = {} }", "guard"));
+    assert!(!good && said.contains("asks a stream-guard, which the plugin is not: it exports output-guard"), "{said}");
+}
+
+#[test]
+fn a_config_of_the_file_that_is_refused_is_an_outcome_of_the_cases_that_have_no_other() {
+    let case = |name: &str, config: &str, expect: &str| {
+        format!("[[case]]\nname = \"{name}\"\n{config}\nask.prompt = \"hello\"\nexpect.{expect}\n")
+    };
+    let cases = [
+        case("refused", "", "error = \"words\""),
+        case("its own", "config = { words = [\"heron\"] }", "action = \"allow\""),
+        case("not seen", "", "action = \"allow\""),
+    ];
+    let (good, said) = run_cases(&shipped("word-guard"), &format!("[config]\nwords = 7\n{}", cases.concat()));
+    assert!(!good && said.contains("1 of 3 cases failed"), "{said}");
+    for part in
+        ["ok      refused", "ok      its own", "FAILED  not seen\n        the plugin does not load: ", "`config.words`"]
+    {
+        assert!(said.contains(part), "{part} is not in\n{said}");
+    }
+}

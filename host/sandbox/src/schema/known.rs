@@ -11,6 +11,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// Names that a misspelt one is compared with, and that a message lists.
 const MAX_NAMES: usize = 50;
+/// What is said of a key that is not known; after it stands what may have been meant.
+pub(crate) const NO_SUCH_KEY: &str = "there is no such key";
 /// Bytes of a name that is compared.
 const MAX_COMPARED: usize = 64;
 
@@ -139,10 +141,10 @@ impl Check<'_> {
         let nearest = compared.map(|known| (distance(name, known), *known)).min();
         self.fail(match nearest {
             Some((far, known)) if far <= known.len().div_ceil(2) => {
-                format!("there is no such key; did you mean `{known}`?")
+                format!("{NO_SUCH_KEY}; did you mean `{known}`?")
             }
-            _ if names.is_empty() => "there is no such key; none is taken here".to_owned(),
-            _ => format!("there is no such key; there are {}", names.join(", ")),
+            _ if names.is_empty() => format!("{NO_SUCH_KEY}; none is taken here"),
+            _ => format!("{NO_SUCH_KEY}; there are {}", names.join(", ")),
         })
     }
 }
