@@ -137,11 +137,36 @@ fn shown(message: &Message) -> Value {
     if let Some(from) = &message.provenance {
         shown["source"] = from.source.as_str().into();
     }
+    if let Some(Passage { file, title, .. }) = passage(message) {
+        let is_uri = message.provenance.as_ref().is_some_and(|from| from.uri.is_some());
+        shown[if is_uri { "uri" } else { "id" }] = file.into();
+        title.into_iter().for_each(|title| shown["title"] = title.into());
+    }
     shown
 }
 
-/// Its text, or what its tool says.
+/// The parts of a passage, as [`tidegate_pipeline::passage`] makes them and a guard leaves them.
+struct Passage<'a> {
+    text: &'a str,
+    /// Its `uri`, or the chunk's id.
+    file: &'a str,
+    title: Option<&'a str>,
+}
+
+fn passage(message: &Message) -> Option<Passage<'_>> {
+    message.provenance.as_ref()?;
+    match &message.parts[..] {
+        [Part::Text(text), Part::Text(file)] => Some(Passage { text, file, title: None }),
+        [Part::Text(text), Part::Text(file), Part::Text(title)] => Some(Passage { text, file, title: Some(title) }),
+        _ => None,
+    }
+}
+
+/// Its text, or what its tool says; of a passage without what is told of its document.
 fn text_of(message: &Message) -> String {
+    if let Some(passage) = passage(message) {
+        return passage.text.to_owned();
+    }
     let text = |part: &Part| match part {
         Part::Text(text) => Some(text.clone()),
         Part::ToolOutcome(outcome) => Some(outcome.content.clone()),

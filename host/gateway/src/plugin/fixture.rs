@@ -307,6 +307,23 @@ mod tests {
     }
 
     #[test]
+    fn what_no_passage_has_is_refused() {
+        let said = |more: &str| format!("ask.prompt = [{{ text = \"ok\", id = \"c0\", title = \"t\", {more} }}]");
+        let passage = |more: &str| said(&format!("source = \"notes\", {more}"));
+        for case in [
+            said("role = \"user\""),
+            passage("role = \"system\""),
+            passage("role = \"user\", call_id = \"c\""),
+            passage("role = \"user\", reasoning = \"x\""),
+        ] {
+            let why = refused(&case);
+            assert!(why.contains("`id`, `uri` and `title` with `source`"), "{case}: {why}");
+        }
+        let whole = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", passage("role = \"user\""));
+        assert!(Fixtures::parse(&whole).is_ok());
+    }
+
+    #[test]
     fn what_no_server_would_hold_is_refused() {
         let vector = |id: &str, vector: &str, grants: &str| {
             format!(

@@ -256,3 +256,29 @@ fn a_config_of_the_file_that_is_refused_is_an_outcome_of_the_cases_that_have_no_
         assert!(said.contains(part), "{part} is not in\n{said}");
     }
 }
+
+/// Of a passage a guard reads where it is from, too, in a server: what passes without that need not pass there.
+#[test]
+fn a_passage_is_judged_with_what_is_told_of_its_document() {
+    let asks = |more: &str, expect: &str| {
+        let said = format!("{{ role = \"user\", source = \"notes\", text = \"Write to jo@example.com!\"{more} }}");
+        format!("[[case]]\nname = \"a\"\nask.prompt = [{said}]\nexpect.messages = [{expect}]\n")
+    };
+    let left = |more: &str| format!("{{ role = \"user\", source = \"notes\", text = \"Write to [email]!\"{more} }}");
+    let cases = [
+        asks("", &left("")),
+        asks(", id = \"c0\"", &left(", id = \"c0\"")),
+        asks(", id = \"c0\", uri = \"a.md\"", &left(", uri = \"a.md\"")),
+        asks(
+            ", uri = \"mail/jo@example.com/1\", title = \"To jo@example.com\"",
+            &left(", uri = \"mail/[email]/1\", title = \"To [email]\""),
+        ),
+    ];
+    let (good, said) = run_cases(&shipped("pii-guard"), &cases.concat());
+    assert!(good, "{said}");
+    let text = "[[case]]\nname = \"a\"\nask.prompt = [{ role = \"user\", source = \"notes\", text = \"All is well.\", \
+                title = \"Of herons\" }]\nexpect.messages = \
+                [{ role = \"user\", source = \"notes\", id = \"m0\", text = \"All is well.\", title = \"Of [redacted]\" }]\n";
+    let (good, said) = run_cases(&shipped("word-guard"), &format!("[config]\nwords = [\"herons\"]\n{text}"));
+    assert!(good, "{said}");
+}

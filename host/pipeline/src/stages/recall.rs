@@ -95,9 +95,9 @@ fn question(request: &Request) -> Option<(usize, String)> {
     (asks && !text.trim().is_empty()).then(|| (request.chat.messages.len() - 1, text))
 }
 
-/// The passage as guards see it: its text, and behind that what is told of its document. Whoever wrote that may have written
-/// names, too.
-fn passage(plugin: &str, chunk: Chunk) -> (Message, Citation) {
+/// A retriever's passage as guards see it, and as it is cited: its text, and behind that what is told of its document, the `uri`
+/// (without one, the chunk's id) and the title. Whoever wrote that may have written names, too.
+pub fn passage(plugin: &str, chunk: Chunk) -> (Message, Citation) {
     let citation = Citation {
         source: plugin.to_owned(),
         file: chunk.uri.clone().unwrap_or_else(|| chunk.id.clone()),
