@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         None => serve(cli.serve),
         Some(Command::Serve(args)) => serve(args),
-        Some(Command::Check { file }) => check(&file),
+        Some(Command::Check { file }) => start_logging(None, CHECKED).and_then(|()| check(&file)),
         Some(Command::Audit { file }) => audit(&file),
         Some(Command::Chat(args)) => runtime().and_then(|runtime| runtime.block_on(tidegate::chat::run(args))),
         Some(Command::Key(args)) => key(args),
@@ -178,6 +178,9 @@ async fn reload_when_asked(running: &tidegate::Running, mut requests: Option<Sig
 /// What is logged without `RUST_LOG`: warnings of everybody, and what this program and its plugins (whose lines have the
 /// target `plugin`) have to say.
 const LOGGED: &str = "warn,tidegate=info,plugin=info";
+
+/// What a check logs: why a plugin's code failed is in its own lines. What a start logs of a stage the check says itself.
+const CHECKED: &str = "warn,tidegate::assemble=off";
 
 /// To standard error, at the level of `RUST_LOG`, else at this one. Spans to a collector, where there is one.
 fn start_logging(traces: Option<&Traces>, level: &str) -> anyhow::Result<()> {

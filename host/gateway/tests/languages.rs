@@ -56,12 +56,14 @@ fn templates(lang: &str, kinds: &[StageKind]) {
             }
             ("js" | "python", StageKind::PromptGuard) => {
                 tells_what_it_throws(&project, lang);
+                is_told_by_a_check_why_it_does_not_start(&project, lang);
                 is_given_its_log(&project, lang);
             }
             ("rust", StageKind::StreamGuard) => {
                 passes_its_own_tests(&project);
                 constructs_once(&project);
             }
+            ("python", StageKind::Router) => names_the_method_that_is_missing(&project),
             ("js", StageKind::Router) => exports_objects_of_classes(&project),
             ("js", StageKind::Observer) => says_that_nothing_waits_for_a_promise(&project),
             ("js" | "python", StageKind::Memory) => answers_with_what_a_capability_did(&project, lang),
@@ -236,6 +238,44 @@ fn tells_what_it_throws(project: &Path, lang: &str) {
         said.lines().any(|said| said.contains(&line) && said.contains(words))
     };
     assert!(!passed && logged("INFO ", "seen {") && logged("ERROR", thrown) && logged("ERROR", file), "{lang}: {said}");
+    std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
+}
+
+/// What fails before the first call is said by the plugin's log alone.
+fn is_told_by_a_check_why_it_does_not_start(project: &Path, lang: &str) {
+    let (file, before, bad, thrown) = match lang {
+        "js" => ("plugin.js", "  configure(json) {\n", "    absent();\n", "ReferenceError: absent is not defined"),
+        _ => ("plugin.py", "    def configure(self, text):\n", "        absent()\n", "name 'absent' is not defined"),
+    };
+    let source = project.join(file);
+    let good = std::fs::read_to_string(&source).unwrap();
+    let wrong = good.replacen(before, &format!("{before}{bad}"), 1);
+    assert_ne!(wrong, good, "{before}");
+    std::fs::write(&source, wrong).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    let config = project.join("tidegate.toml");
+    std::fs::write(&config, stage("made", Path::new("dist/made.wasm"), "")).unwrap();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    check.arg("check").arg(&config).env_remove("RUST_LOG");
+    check.env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+    let Output { status, stderr, .. } = check.output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(!status.success() && said.contains("the plugin's log may say why"), "{lang}: {said}");
+    assert!(said.lines().any(|line| line.contains(" ERROR plugin: ") && line.contains(thrown)), "{lang}: {said}");
+    std::fs::remove_file(config).unwrap();
+    std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
+}
+
+/// It would build, and trap without a word at each call.
+fn names_the_method_that_is_missing(project: &Path) {
+    let source = project.join("plugin.py");
+    let good = std::fs::read_to_string(&source).unwrap();
+    std::fs::write(&source, good.replace("def route(", "def rout(")).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(!built && said.contains("no `route` (did you mean it by `rout`?)"), "{said}");
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
 }
