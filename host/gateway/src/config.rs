@@ -16,7 +16,7 @@ mod grants;
 mod keys;
 mod login;
 mod models;
-mod nearest;
+pub(crate) mod nearest;
 mod overrides;
 mod pipeline;
 mod plugins;

@@ -28,7 +28,7 @@ fn meant<'a>(unknown: &str, known: impl Iterator<Item = &'a str> + Clone) -> Opt
 }
 
 /// The known word with the fewest edits, where those are few enough for a slip: of a short key two are most of it.
-fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let length = unknown.chars().count();
     let most = (length / 3).max(2).min(length.saturating_sub(2));
     let (edits, key) = known.map(|key| (distance(unknown, key), key)).min_by_key(|(edits, _)| *edits)?;

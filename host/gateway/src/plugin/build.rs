@@ -2,6 +2,7 @@
 //! that is missing is an error that names the command which installs it.
 
 mod c;
+mod exports;
 mod js;
 mod python;
 mod rust;

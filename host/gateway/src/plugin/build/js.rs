@@ -1,8 +1,8 @@
 //! JavaScript on QuickJS. The component imports nothing but the contract: WASI is stubbed with traps, and the
 //! synchronous runtime is taken, since the host runs no component-model async.
 
-use super::{Project, find, run_tool, shell_word, wit};
-use crate::plugin::new::contract;
+use super::exports::{capital, exported, functions, interfaces};
+use super::{Project, exports, find, run_tool, shell_word, wit};
 use anyhow::{Context, bail};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -62,26 +62,13 @@ fn missing_function(world: &str, source: &str) -> Option<(String, String)> {
         return None;
     }
     let words = words(source);
-    let interfaces = std::iter::once("meta").chain(exported(world));
-    let mut all = interfaces.flat_map(|stage| functions(stage).map(move |name| (camel(stage), camel(name))));
+    let mut all = interfaces(world).flat_map(|stage| functions(stage).map(move |name| (camel(stage), camel(name))));
     all.find(|(_, name)| !words.contains(name.as_str()))
 }
 
 /// All that may be a name there.
 fn words(source: &str) -> BTreeSet<&str> {
-    source.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').collect()
-}
-
-/// The interfaces that a world exports by lines of its own.
-fn exported(world: &str) -> impl Iterator<Item = &str> {
-    world.lines().filter_map(|line| interface(line.trim().strip_prefix("export ")?.strip_suffix(';')?))
-}
-
-/// The functions of an interface of the contract.
-fn functions(interface: &str) -> impl Iterator<Item = &'static str> {
-    let head = format!("interface {interface} {{");
-    let body = contract().find_map(|(_, text)| text.split_once(&head)?.1.split("\n}").next()).unwrap_or_default();
-    body.lines().filter_map(|line| Some(line.trim().split_once(": func(")?.0))
+    exports::words(source).collect()
 }
 
 /// What a source takes names from: `./more.js` of `import { more } from "./more.js"`.
@@ -95,24 +82,11 @@ fn is_known(import: &str) -> bool {
     import.starts_with("tidegate:") || import == "./logged.js"
 }
 
-/// `stream-guard` of `stream-guard` and of `tidegate:plugin/stream-guard@0.1.0`; a function of the world's own is none.
-fn interface(exported: &str) -> Option<&str> {
-    let name = match exported.split_once('/') {
-        Some((_, name)) => name.split('@').next()?,
-        None => exported,
-    };
-    let name = name.trim();
-    (!name.contains(':')).then_some(name)
-}
-
 /// `stream-guard` as JavaScript has it, `streamGuard`.
 fn camel(name: &str) -> String {
     let mut parts = name.split('-');
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |name, part| {
-        let (initial, rest) = part.split_at(part.chars().next().map_or(0, char::len_utf8));
-        name + &initial.to_uppercase() + rest
-    })
+    parts.fold(first, |name, part| name + &capital(part))
 }
 
 #[cfg(test)]
