@@ -242,6 +242,18 @@ pub(super) fn differences(expect: &Map<String, Value>, outcome: &Value, plugin: 
     differences
 }
 
+/// What is wrong with a case that calls what is not in the plugin's list: a server calls nothing else. One that expects an error,
+/// or an empty list, is about just that.
+pub(super) fn not_offered(ask: &Ask, expect: &Map<String, Value>, outcome: &Value) -> Option<String> {
+    let Ask::Tool(tool) = ask else { return None };
+    let offered: Vec<&str> = outcome["tools"].as_array()?.iter().filter_map(Value::as_str).collect();
+    let is_meant = expect.contains_key("error") || expect.get("tools") == Some(&json!([]));
+    (!is_meant && !offered.contains(&tool.name.as_str())).then(|| {
+        let (name, offered) = (tool.name.escape_debug(), offered.join(", "));
+        format!("it calls `{name}`, which no server does: `list-tools` offers [{offered}]")
+    })
+}
+
 /// Equal as numbers, whatever their kind.
 fn same(a: &Value, b: &Value) -> bool {
     a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a))

@@ -165,7 +165,9 @@ impl Trial<'_> {
         let slow = workbench::over_default(plugin, asked);
         match outcome {
             Ok((outcome, chunkings)) => {
-                Ran { wrong: cases::differences(&case.expect, &outcome, plugin.name()), chunkings, slow }
+                let mut wrong = cases::differences(&case.expect, &outcome, plugin.name());
+                wrong.extend(cases::not_offered(&case.ask, &case.expect, &outcome));
+                Ran { wrong, chunkings, slow }
             }
             Err(error) => Ran { slow, ..Ran::uncalled(vec![format!("{error:#}")]) },
         }

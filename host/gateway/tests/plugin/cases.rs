@@ -21,7 +21,7 @@ fn what_a_call_counts_is_expected_as_what_it_answers() {
     let case = |name: &str, metric: &str, counted: &str| {
         format!(
             "[[case]]\nname = \"{name}\"\nask.tool = {{ name = \"count\", arguments = \"{metric}\" }}\n\
-             expect.counted = {counted}\n"
+             expect = {{ tools = [], counted = {counted} }}\n"
         )
     };
     let grants = "[grants]\nkv_kib = 64\ndocuments = { here = \".\" }\n";
@@ -280,5 +280,22 @@ fn a_passage_is_judged_with_what_is_told_of_its_document() {
                 title = \"Of herons\" }]\nexpect.messages = \
                 [{ role = \"user\", source = \"notes\", id = \"m0\", text = \"All is well.\", title = \"Of [redacted]\" }]\n";
     let (good, said) = run_cases(&shipped("word-guard"), &format!("[config]\nwords = [\"herons\"]\n{text}"));
+    assert!(good, "{said}");
+}
+
+/// No server would call it.
+#[test]
+fn a_tool_that_is_not_offered_is_called_by_no_case_that_expects_an_answer() {
+    let case = |name: &str, expect: &str| {
+        format!("[[case]]\nname = \"a\"\nask.tool = {{ name = \"{name}\", arguments = \"\" }}\nexpect.{expect}\n")
+    };
+    let grants = "[grants]\nkv_kib = 64\ndocuments = { here = \".\" }\n[host]\nnow_unix_ms = 7\n";
+    let asks = |name: &str, expect: &str| run_cases(&guest("keeper"), &(grants.to_owned() + &case(name, expect)));
+    let (good, said) = asks("clock", "content = \"7 0\"");
+    assert!(!good && said.contains("it calls `clock`, which no server does: `list-tools` offers []"), "{said}");
+    assert!(!said.contains("`content` is"), "{said}");
+    let (good, said) = asks("clock", "tools = []");
+    assert!(good, "{said}");
+    let (good, said) = run_cases(&shipped("calculator"), &case("clock", "error = \"unsupported\""));
     assert!(good, "{said}");
 }

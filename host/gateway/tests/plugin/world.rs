@@ -14,20 +14,20 @@ kv = { greeting = "ahoy" }
 [[case]]
 name = "kv"
 ask.tool = { name = "get", arguments = "greeting" }
-expect.content = "ahoy"
+expect = { tools = [], content = "ahoy" }
 [[case]]
 name = "clock"
 ask.tool = { name = "clock", arguments = "" }
-expect.content = "7 0"
+expect = { tools = [], content = "7 0" }
 [[case]]
 name = "with a config of its own a case has a world of its own"
 config = {}
 ask.tool = { name = "add", arguments = "count 5" }
-expect.content = "5"
+expect = { tools = [], content = "5" }
 [[case]]
 name = "and leaves nothing in that of the others"
 ask.tool = { name = "get", arguments = "count" }
-expect.content = "none"
+expect = { tools = [], content = "none" }
 "#;
     let (good, said) = run_cases(&guest("keeper"), cases);
     assert!(good && said.matches("ok      ").count() == 4, "{said}");
@@ -52,7 +52,8 @@ fn time_passes_as_the_cases_say() {
     let case = |advance_ms: u64, tool: &str, arguments: &str, content: &str| {
         format!(
             "[[case]]\nname = \"{tool} after {advance_ms}\"\nadvance_ms = {advance_ms}\n\
-             ask.tool = {{ name = \"{tool}\", arguments = \"{arguments}\" }}\nexpect.content = \"{content}\"\n"
+             ask.tool = {{ name = \"{tool}\", arguments = \"{arguments}\" }}\n\
+             expect = {{ tools = [], content = \"{content}\" }}\n"
         )
     };
     let cases = [
@@ -100,7 +101,7 @@ id = "north"
 vector = [0, 1]
 [[case]]
 name = "http"
-ask.tool = { name = "get", arguments = "https://a.example/x" }
+ask.tool = { name = "get-all", arguments = "https://a.example/x" }
 expect.content = "404 nothing here"
 [[case]]
 name = "no answer"
@@ -118,13 +119,19 @@ expect.error = "or a fragment"
 name = "no model"
 ask.tool = { name = "complete", arguments = "small goodbye" }
 expect.error = "no [[host.models]] with `text` answers `tiny`"
+"#;
+    let (good, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}{cases}"));
+    assert!(good && said.matches("ok      ").count() == 5, "{said}");
+    // Which it does not offer, so that no case with it passes.
+    let search = r#"
 [[case]]
 name = "vectors"
 ask.tool = { name = "search", arguments = "notes 0.9 0.1" }
 expect.content = "east:0.99,north:0.11"
 "#;
-    let (good, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}{cases}"));
-    assert!(good && said.matches("ok      ").count() == 6, "{said}");
+    let entries = cases.split("[[case]]").next().unwrap();
+    let (good, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}{entries}{search}"));
+    assert!(!good && said.contains("it calls `search`") && !said.contains("`content` is"), "{said}");
 }
 
 /// The machine's own say nothing of a plugin, and are nobody's to try it with.
@@ -153,7 +160,7 @@ fn an_answer_may_ask_for_headers_be_over_and_fail() {
     let cases = r#"
 [[host.http]]
 url = "https://a.example/x"
-headers_have = { X-Kind = "probe" }
+headers_have = { X-Api-Key = "test-path" }
 body = "to a probe"
 [[host.http]]
 url = "https://a.example/x"
@@ -169,19 +176,19 @@ has = "slow"
 error = "timeout"
 [[case]]
 name = "with the header"
-ask.tool = { name = "header", arguments = "https://a.example/x x-kind a-probe" }
+ask.tool = { name = "secret", arguments = "https://a.example/x x-api-key path" }
 expect.content = "200 to a probe"
 [[case]]
 name = "first"
-ask.tool = { name = "get", arguments = "https://a.example/x" }
+ask.tool = { name = "get-all", arguments = "https://a.example/x" }
 expect.content = "503 "
 [[case]]
 name = "second"
-ask.tool = { name = "get", arguments = "https://a.example/x" }
+ask.tool = { name = "get-all", arguments = "https://a.example/x" }
 expect.content = "503 "
 [[case]]
 name = "third"
-ask.tool = { name = "get", arguments = "https://a.example/x" }
+ask.tool = { name = "get-all", arguments = "https://a.example/x" }
 expect.content = "200 back"
 [[case]]
 name = "a model that fails"
