@@ -53,9 +53,8 @@ pub(super) async fn call(world: &World, ask: &Ask) -> Result<Value, CallError> {
             json!({"ids": ids, "texts": found.iter().map(|chunk| &chunk.text).collect::<Vec<_>>()})
         }
         Ask::Remember(fixture::Exchange { said, attrs }) => {
-            let role = |idx: usize| if idx.is_multiple_of(2) { Role::User } else { Role::Assistant };
-            let said = said.iter().enumerate().map(|(idx, text)| Message::text(format!("m{idx}"), role(idx), text));
-            let messages: Vec<Message> = said.collect();
+            let [question, answer] = said;
+            let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
             items(
                 &plugin
                     .remember(
