@@ -38,6 +38,7 @@ pub use compute::{BackendConfig, ComputeConfig};
 pub use egress::EgressConfig;
 pub(crate) use files::Seen;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig};
+pub(crate) use pipeline::OWN_NAMES;
 pub use pipeline::{BreakerConfig, LimitsConfig, PipelineConfig, StageConfig, WhenConfig};
 pub use plugins::{KeptIn, PluginsConfig};
 

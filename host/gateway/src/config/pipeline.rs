@@ -131,7 +131,7 @@ pub struct LimitsConfig {
 }
 
 /// What the server calls its own text by, where messages of plugins have their stage's name: in ids and as a source.
-const OWN_NAMES: [&str; 2] = ["conversation", "tidegate"];
+pub(crate) const OWN_NAMES: [&str; 2] = ["conversation", "tidegate"];
 
 impl StageConfig {
     pub(super) fn check(&self) -> anyhow::Result<()> {

@@ -1,5 +1,6 @@
 //! A plugin's project: a folder with `plugin.toml`, which says how it is built.
 
+use crate::config::OWN_NAMES;
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -158,6 +159,9 @@ pub(super) fn check_name(name: &str) -> anyhow::Result<()> {
     if !good {
         bail!("the name `{name}` is not [a-z][a-z0-9-]* of at most 64 bytes");
     }
+    if OWN_NAMES.contains(&name) {
+        bail!("no stage may be named `{name}`, by which a server knows its own messages; give the plugin another name");
+    }
     Ok(())
 }
 
@@ -186,6 +190,15 @@ mod tests {
         let said = String::from_utf8(said).unwrap();
         assert_eq!(said.contains(&format!("{changed} is newer than ")), is_told, "{lang:?} {changed}: {said}");
         assert_eq!(said.is_empty(), !is_told, "{lang:?} {changed}: {said}");
+    }
+
+    #[test]
+    fn a_name_that_no_stage_may_have_is_no_plugins() {
+        assert!(check_name("conversations").is_ok());
+        for name in OWN_NAMES {
+            let why = check_name(name).unwrap_err().to_string();
+            assert!(why.contains(&format!("`{name}`")) && why.contains("another name"), "{why}");
+        }
     }
 
     #[test]
