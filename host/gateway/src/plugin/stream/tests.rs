@@ -102,6 +102,32 @@ fn a_guard_that_needs_more_of_what_has_left_than_it_says_is_found() {
     assert!(tried(Some(1)).unwrap_err().contains("instead of"));
 }
 
+/// Right as it is, but for what stands before in the window: how much that is goes by the chunking.
+#[test]
+fn a_guard_that_halts_without_what_stands_before_is_told_where_that_goes() {
+    let halting = |farewell: fn(&str) -> Option<String>| {
+        let reading = tried(&Channel::Text, "ab!", |_, window| match window.text.find('!') {
+            Some(at) => {
+                let refusal = Refusal { code: "no".into(), public_message: "no".into(), private_reason: None };
+                let pending = &window.text[window.settled as usize..at];
+                said(window, WindowAction::Halt { refusal, farewell: farewell(pending) })
+            }
+            None => said(window, WindowAction::Pass),
+        });
+        reading.map(|reading| reading.outcome["text"].clone()).map_err(|error| format!("{error:#}"))
+    };
+    let why = halting(|_| None).unwrap_err();
+    assert!(why.contains("instead of") && why.contains("`farewell`: begin that with the pending text"), "{why}");
+    assert_eq!(halting(|pending| Some(pending.to_owned())), Ok("ab".into()));
+    // What is another fault has no such remedy.
+    let other = tried(&Channel::Text, "ab", |_, window| match window.text {
+        "a" => said(window, redact(0, 1)),
+        _ => said(window, WindowAction::Pass),
+    });
+    let why = format!("{:#}", other.err().unwrap());
+    assert!(why.contains("instead of") && !why.contains("farewell"), "{why}");
+}
+
 #[test]
 fn a_prefilter_that_promises_too_much_is_found() {
     let tried = |said: &dyn Fn(&Window<'_>) -> Said| {
