@@ -118,9 +118,9 @@ pub enum LoadCause {
     #[error("`describe` failed: {0}")]
     Describe(String),
     /// The descriptor is not as the contract says.
-    #[error("its descriptor is wrong at `{key}`: {message}")]
+    #[error("its descriptor is wrong{}: {message}", at(key))]
     Descriptor {
-        /// The descriptor's key, as a path.
+        /// The descriptor's key, as a path; empty for the whole.
         key: String,
         /// What is wrong.
         message: String,
@@ -174,6 +174,10 @@ pub enum LoadCause {
     Documents(String),
 }
 
+fn at(key: &str) -> String {
+    if key.is_empty() { String::new() } else { format!(" at `{key}`") }
+}
+
 impl LoadCause {
     /// What is wrong, without the names of other keys that the message suggests: whoever looks there for the key at fault is
     /// not to find the one that may have been meant.
@@ -189,6 +193,13 @@ impl LoadCause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_descriptor_is_wrong_at_a_key_or_as_a_whole() {
+        let said = |key: &str| LoadCause::Descriptor { key: key.into(), message: "why".into() }.to_string();
+        assert_eq!(said("name"), "its descriptor is wrong at `name`: why");
+        assert_eq!(said(""), "its descriptor is wrong: why");
+    }
 
     #[test]
     fn a_fault_is_said_without_the_keys_that_are_there() {
