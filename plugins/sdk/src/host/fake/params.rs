@@ -15,7 +15,8 @@ pub(super) fn check(params: &str) -> Result<(), Error> {
     let members = members(params).map_err(|_| Error::InvalidInput("`params` is not a JSON object".into()))?;
     // Of one that stands there twice, the last one counts.
     let params: BTreeMap<String, &str> = members.into_iter().collect();
-    params.iter().try_for_each(|(name, value)| check_one(name, value))
+    // As in OpenAI's API, null is what was not given.
+    params.iter().filter(|(_, value)| value.trim() != "null").try_for_each(|(name, value)| check_one(name, value))
 }
 
 fn check_one(name: &str, value: &str) -> Result<(), Error> {
@@ -23,7 +24,7 @@ fn check_one(name: &str, value: &str) -> Result<(), Error> {
         "max_tokens" => serde_json::from_str::<u32>(value).is_ok_and(|tokens| tokens > 0),
         "temperature" => is_within(value, 2.0),
         "top_p" => is_within(value, 1.0),
-        "seed" => serde_json::from_str::<u64>(value).is_ok(),
+        "seed" => serde_json::from_str::<i64>(value).is_ok(),
         "stop" => is_stop(value),
         _ => return Err(Error::InvalidInput(format!("there is no parameter `{}`", name.escape_debug()))),
     };
@@ -54,6 +55,8 @@ mod tests {
             r#"{"max_tokens":5,"temperature":0.5,"top_p":1,"seed":7,"stop":"."}"#,
             r#"{"stop":["a","b","c","d"]}"#,
             r#"{"max_tokens":0,"max_tokens":1}"#,
+            r#"{"seed":-1}"#,
+            r#"{"max_tokens": null, "temperature":null,"top_p":null,"seed":null,"stop":null,"tools":null}"#,
         ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
@@ -64,10 +67,11 @@ mod tests {
             (r#"{"max_tokens":1.0}"#, "`max_tokens`"),
             (r#"{"temperature":3}"#, "`temperature` cannot be 3"),
             (r#"{"top_p":-1}"#, "`top_p`"),
-            (r#"{"seed":-1}"#, "`seed`"),
+            (r#"{"seed":18446744073709551615}"#, "`seed`"),
+            (r#"{"seed":1.0}"#, "`seed`"),
             (r#"{"stop":["a","b","c","d","e"]}"#, "`stop`"),
             (r#"{"stop":""}"#, "`stop`"),
-            (r#"{"stop":null}"#, "`stop`"),
+            (r#"{"stop":[null]}"#, "`stop`"),
             (r#"{"tools":[]}"#, "there is no parameter `tools`"),
         ] {
             assert!(matches!(check(bad), Err(Error::InvalidInput(said)) if said.contains(why)), "{bad}");
