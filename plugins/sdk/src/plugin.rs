@@ -12,8 +12,8 @@ pub trait Plugin: Sized + 'static {
     /// The settings, typed. A key that the operator left out has the default that the descriptor states.
     type Config: DeserializeOwned;
 
-    /// Name, version, settings and needs. Called once after load and whenever tools ask; must be pure, and
-    /// every capability answers `denied` meanwhile.
+    /// Name, version, settings and needs. Called once at load, on an instance of its own; must be pure: a call of any
+    /// capability but `log` refuses the load.
     fn describe() -> Descriptor;
 
     /// Checks the config and builds what is expensive (tables, automata). Called once per instance, before any

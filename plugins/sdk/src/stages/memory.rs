@@ -17,7 +17,7 @@ pub trait Memory: Plugin {
     /// When nothing could be kept; logged.
     fn remember(&self, ctx: &Context, exchange: &Exchange) -> Result<Vec<Item>, Error>;
 
-    /// Called when a caller or the operator asks for it; answers how many were there.
+    /// Called when a caller asks for it, with ids as that caller sent them; answers how many were there.
     ///
     /// # Errors
     /// When the memory is not to be had. An unknown id is no error.
@@ -51,7 +51,7 @@ pub struct Item {
 /// A question as the model saw it and its answer as the client saw it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exchange {
-    /// In the order in which they were said.
+    /// Two: what was asked last, and the answer.
     pub messages: Vec<Message>,
     /// More about it.
     pub attrs: Attrs,

@@ -5,7 +5,8 @@ use crate::types::{Attrs, Context, Finding, Message, Part, Refusal, Span, ToolDe
 
 /// A guard on prompts.
 pub trait PromptGuard: Plugin {
-    /// Called once per request, and once per batch of retrieved text or tool results where the operator says so.
+    /// Called once per request, and once for each retrieved passage, each memory, each tool result and each summary of what was
+    /// said before, which come alone: as the one message of a prompt without tools and parameters.
     ///
     /// # Errors
     /// When the guard cannot decide; the stage's `on_error` then does.

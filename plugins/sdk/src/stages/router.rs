@@ -5,10 +5,10 @@ use crate::types::{Attrs, Context, Finding, Message};
 
 /// A router.
 pub trait Router: Plugin {
-    /// Called once per request. Every id of the answer must have been offered.
+    /// Called once per request that asks for the model `auto`. Every id of the answer must have been offered.
     ///
     /// # Errors
-    /// When the router cannot decide; the configured order is then used.
+    /// When the router cannot decide; the stage's `on_error` then does.
     fn route(&self, ctx: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error>;
 }
 
