@@ -106,13 +106,13 @@ impl Difference {
         if old.name != new.name {
             self.say(true, &format!("another plugin: {} -> {}", old.name, new.name));
         }
-        let is_older = match (Version::parse(&old.version), Version::parse(&new.version)) {
-            (Ok(was), Ok(is)) => is < was,
+        let what = match (Version::parse(&old.version), Version::parse(&new.version)) {
+            (Ok(was), Ok(is)) => is.cmp_precedence(&was).is_lt().then_some("an older version"),
             // Three numbers of which one begins with a zero, say: which is the older one is not known.
-            _ => new.version != old.version,
+            _ => (new.version != old.version).then_some("another version"),
         };
-        if is_older {
-            self.say(true, &format!("an older version: {} -> {}", old.version, new.version));
+        if let Some(what) = what {
+            self.say(true, &format!("{what}: {} -> {}", old.version, new.version));
         }
     }
 
@@ -169,16 +169,17 @@ mod tests {
     #[test]
     fn an_older_version_in_the_same_place_widens_and_one_that_the_config_asks_for_does_not() {
         let of = |version: &str| Entry { version: version.into(), ..entry() };
-        for (old, new, is_older) in [
-            ("0.2.0", "0.10.0", false),
-            ("0.10.0", "0.2.0", true),
-            ("1.0.0", "1.0.0-rc.1", true),
-            ("1.0.0", "1.0.0", false),
-            ("1.0.0", "1.01.0", true),
+        for (old, new, what) in [
+            ("0.2.0", "0.10.0", None),
+            ("0.10.0", "0.2.0", Some("an older version")),
+            ("1.0.0", "1.0.0-rc.1", Some("an older version")),
+            ("1.0.0", "1.0.0", None),
+            ("1.0.0+b", "1.0.0+a", None),
+            ("1.0.0", "1.01.0", Some("another version")),
         ] {
             let found = of(old).difference(&of(new));
-            let expected = Vec::from_iter(is_older.then(|| format!("+ an older version: {old} -> {new}")));
-            assert_eq!((found.lines, found.widens), (expected, is_older), "{old} {new}");
+            let expected = Vec::from_iter(what.map(|what| format!("+ {what}: {old} -> {new}")));
+            assert_eq!((found.lines, found.widens), (expected, what.is_some()), "{old} {new}");
             let asked_for = Entry { source: "dist/hush-old.wasm".into(), ..of(new) };
             assert_eq!(of(old).difference(&asked_for), Difference::default(), "{old} {new}");
         }
