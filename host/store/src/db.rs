@@ -6,11 +6,13 @@ use log::LevelFilter;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{Any, AnyConnection, AnyPool, ConnectOptions, Connection, Executor, Row, Transaction};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tidegate_turns::{Owner, Turns};
+use tidegate_turns::{Owner, Turn, Turns};
+use tokio::sync::oneshot;
 
 /// Where the database is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection that is given back may take to answer. What was begun on it is ended first, but one that is dead without
 /// a word would be of use to nobody until the system notices, and nothing could be closed.
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// What is read in a turn ([`Db::in_turn`]) may take so long: others wait for it.
+const LONGEST_READ: Duration = Duration::from_secs(60);
 
 /// Statements that take longer are logged.
 const SLOW: Duration = Duration::from_millis(500);
@@ -224,20 +229,15 @@ impl Db {
         }
     }
 
-    /// Reads much once it is the owner's turn, and to its end: the turn is not another's before the database has answered, be who
-    /// asked gone long before.
+    /// Reads much once it is the owner's turn, for [`LONGEST_READ`] at most. The turn is not another's before the database has
+    /// answered, be who asked gone before; but for [`ANSWER`] at most: it may have gone without a word.
     pub async fn in_turn<T: Send + 'static>(
         &self,
         owner: &Owner,
         read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let turn = self.readers.take(owner, 1).await;
-        let reading = tokio::spawn(async move {
-            let found = read.await;
-            drop(turn);
-            found
-        });
-        reading.await.map_err(|_| sqlx::Error::WorkerCrashed)?
+        read_in(turn, ANSWER, read).await
     }
 
     /// Asks for an answer.
@@ -269,6 +269,25 @@ impl Db {
     pub async fn close(&self) {
         tokio::join!(self.of_plugins.close(), self.pool.close());
     }
+}
+
+/// Reads, and gives back the turn behind it; of a read that nobody waits for any more, after `patience` in any case.
+async fn read_in<T: Send + 'static>(
+    turn: Turn,
+    patience: Duration,
+    read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, StoreError> {
+    let (mut told, found) = oneshot::channel();
+    tokio::spawn(async move {
+        let mut read = pin!(tokio::time::timeout(LONGEST_READ, read));
+        tokio::select! {
+            found = &mut read => drop(told.send(found)),
+            () = told.closed() => drop(tokio::time::timeout(patience, read).await),
+        }
+        drop(turn);
+    });
+    let found = found.await.map_err(|_| sqlx::Error::WorkerCrashed)?;
+    found.map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))?
 }
 
 /// Of so many connections, each of which begins with `settings`.
@@ -338,6 +357,18 @@ mod tests {
         let mut connection = AnyConnection::connect(&url).await.unwrap();
         assert!(!answers(&mut connection, Duration::from_millis(50)).await.unwrap());
         lost.await.unwrap().expect("its connection ends");
+    }
+
+    /// As of a database whose machine is lost.
+    #[tokio::test]
+    async fn a_read_that_nobody_waits_for_and_that_does_not_end_gives_its_turn_back() {
+        let (turns, owner) =
+            (Turns::new(1), Owner { tenant: TenantId::new("ann"), class: Class::default(), weight: 1 });
+        let turn = turns.take(&owner, 1).await;
+        let asked = read_in(turn, Duration::from_millis(20), std::future::pending::<Result<(), StoreError>>());
+        assert!(tokio::time::timeout(Duration::from_millis(1), asked).await.is_err());
+        let next = tokio::time::timeout(PATIENCE, turns.take(&owner, 1)).await;
+        assert!(next.is_ok(), "nobody else reads until the gateway starts again");
     }
 
     #[tokio::test]

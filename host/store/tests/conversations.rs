@@ -246,6 +246,22 @@ async fn a_page_ends_with_so_many_bytes_however_many_messages_are_asked_for() {
     .await;
 }
 
+#[tokio::test]
+async fn what_is_known_of_an_answer_counts_for_its_page() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        let known = |id| {
+            let citation = Citation { source: "s".into(), file: "x".repeat(3 << 20), title: None, bytes: None };
+            let report = Report { citations: vec![citation], ..Report::default() };
+            NewMessage { made: Made { report, ..Made::default() }, ..user(id) }
+        };
+        store.create(&ann, &conversation("c", "", 1), &["a", "b"].map(known)).await.unwrap();
+        let found = store.tree(&ann, "c", &all()).await.unwrap();
+        assert_eq!((ids(&found.messages), found.has_more), (vec!["a"], true), "{}", fresh.name);
+    })
+    .await;
+}
+
 /// It is deleted while its reader is at it, or never was: nothing comes a second time.
 #[tokio::test]
 async fn an_input_goes_on_where_a_page_ended_though_its_last_item_is_gone() {

@@ -54,7 +54,7 @@ macro_rules! page {
     ($path:expr, $found:expr, $order:literal, $limit:literal, $bytes:literal) => {
         concat!(
             $path,
-            " found AS (SELECT m.conversation, m.id, m.position, OCTET_LENGTH(m.body) AS size",
+            " found AS (SELECT m.conversation, m.id, m.position, OCTET_LENGTH(m.body) + OCTET_LENGTH(m.report) AS size",
             $found,
             "ORDER BY m.position ",
             $order,
