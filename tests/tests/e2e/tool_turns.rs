@@ -124,6 +124,16 @@ async fn words_of_which_two_turns_say_a_part_each_are_one_to_the_guards() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_before_a_call_that_a_guard_stops_is_said() {
+    let turn = with(calls("calculator", "{\"expression\": \"17*9.99\"}"), json!({"content": "A harbour "}));
+    let upstream = StandIn::start(move |_, _| whole(&turn, "tool_calls", 10, 8)).await;
+    let guard = guarded("action = \"block\"").replace("[\"9.99\"]", "[\"9.99\", \"harbour seal\"]");
+    let answer = gateway(&upstream, &guard).await.chat(ask("What is it?")).await;
+    assert_eq!(answer.text(), "A harbour ");
+    assert_eq!(answer.json()["choices"][0]["finish_reason"], "content_filter");
+}
+
 /// Each turn counts where its tokens end from its own beginning.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_of_each_turn_leave_with_its_text_past_a_guard() {
@@ -162,6 +172,11 @@ async fn a_tool_that_must_be_called_is_called_once() {
         assert_eq!(answer.text(), "It is 391.", "{choice}");
         let asked = upstream.asked(CHAT);
         assert_eq!((asked.len(), &asked[0]["tool_choice"]), (2, &choice));
+        let called = &asked[1]["messages"][1];
+        assert!(
+            called["tool_calls"].is_array() && called["content"].is_null(),
+            "what has no words says none: {called}"
+        );
     }
 }
 

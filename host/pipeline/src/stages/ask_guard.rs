@@ -133,7 +133,9 @@ impl Asking<'_> {
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
             held.let_go();
-            return Ok(Asked { judged: released(stage, held.text.release_unjudged()), slow, ..Asked::default() });
+            // Its last word may have been about text that it has let go.
+            let judged = Judged { unjudged: true, ..released(stage, held.text.release_unjudged()) };
+            return Ok(Asked { judged, slow, ..Asked::default() });
         };
         let findings = std::mem::take(&mut inspection.findings);
         if let WindowAction::Halt { refusal, farewell } = inspection.action {
@@ -205,8 +207,8 @@ impl Withheld {
         }
     }
 
-    /// None of it waits any more.
-    fn let_go(&mut self) {
+    /// None of it waits any more, or not for the guard.
+    pub(super) fn let_go(&mut self) {
         if let (Some(since), Some(watched)) = (self.waiting.take(), &mut self.watched) {
             watched.held(since);
         }

@@ -27,6 +27,11 @@ struct Place {
 }
 
 impl Beside {
+    /// As [`Withheld::let_go`], of each guard.
+    pub(super) fn rest(&mut self) {
+        self.each.iter_mut().for_each(|place| place.held.let_go());
+    }
+
     /// What waits at the guards.
     pub(super) fn pending(&self) -> &str {
         self.all.pending()

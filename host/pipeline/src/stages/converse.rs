@@ -301,6 +301,10 @@ impl Conversation {
         };
         let calls = if is_halted { None } else { self.judge_calls(choice, calls, Some(reason.as_str())).await? };
         let Some(calls) = calls else {
+            if goes_on && !is_halted {
+                // What waits was said before the call that a guard has stopped.
+                self.end_texts(choice, FinishReason::ContentFilter).await?;
+            }
             self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
             return Ok(Vec::new());
         };

@@ -124,6 +124,12 @@ impl OutputScreen {
         held.iter().flat_map(|held| held.chain.iter().rev()).map(Link::pending).collect()
     }
 
+    /// Nothing more of a text comes for now: that it waits at its guards is not their doing.
+    pub(super) fn rest(&mut self, choice: u32, channel: &Channel) {
+        let held = self.position(choice, channel).map(|at| &mut self.held[at]);
+        held.into_iter().flat_map(|held| &mut held.chain).for_each(Link::rest);
+    }
+
     /// How text that is there already is joined before it is judged. Several guards hand on what each lets go: only one
     /// alone knows which event that is of.
     pub(super) fn joining(&self, guards: &[Stage], streaming: bool) -> Joining {
@@ -284,6 +290,13 @@ enum Link {
 impl Link {
     fn new(batch: &[Stage]) -> Self {
         if let [stage] = batch { Self::Alone(Withheld::by(stage)) } else { Self::Beside(Beside::default()) }
+    }
+
+    fn rest(&mut self) {
+        match self {
+            Self::Alone(held) => held.let_go(),
+            Self::Beside(several) => several.rest(),
+        }
     }
 
     fn pending(&self) -> &str {

@@ -9,7 +9,7 @@ use crate::stages::screen_output::{Judged, Piece, Taken};
 use crate::stages::start::TurnPlan;
 use crate::states::Request;
 use tidegate_sandbox::stage::Channel;
-use tidegate_types::{Delta, DeltaKind, FinishReason, Reject, TextLogprob};
+use tidegate_types::{Delta, DeltaKind, FinishReason, Part, Reject, TextLogprob};
 
 /// Text of a turn's answer, for the guards; `ending` says that it is the last.
 pub(super) fn asking<'a>(turn: &'a TurnPlan, choice: u32, channel: &'a Channel, ending: Option<&'a str>) -> Asking<'a> {
@@ -90,11 +90,11 @@ impl Conversation {
             if self.let_out(choice, &channel, judged).await {
                 return Ok(true);
             }
+            self.screen.rest(choice, &channel);
         }
         if let Some(spoken) = self.spoken.as_mut().filter(|_| choice == 0) {
             let waits = self.screen.waits(choice, &Channel::Text);
-            let text = waits[common_len(&waits, &self.waiting)..].to_owned();
-            screen_answer::add(spoken, &DeltaKind::Text { text, logprobs: Vec::new() });
+            add_text(spoken, &waits[common_len(&waits, &self.waiting)..]);
             self.waiting = waits;
         }
         Ok(false)
@@ -147,18 +147,24 @@ impl Conversation {
 
     fn note_spoken(&mut self, choice: u32, kind: &DeltaKind) {
         let Some(spoken) = self.spoken.as_mut().filter(|_| choice == 0) else { return };
-        let new = match kind {
-            DeltaKind::Text { text, .. } if !self.waiting.is_empty() => {
+        match kind {
+            DeltaKind::Text { text, .. } => {
                 let known = common_len(text, &self.waiting);
                 self.waiting.drain(..known);
                 if known < text.len() {
-                    // A guard has changed it.
+                    // It is what came behind, or a guard has changed it.
                     self.waiting.clear();
                 }
-                &DeltaKind::Text { text: text[known..].to_owned(), logprobs: Vec::new() }
+                add_text(spoken, &text[known..]);
             }
-            kind => kind,
-        };
-        screen_answer::add(spoken, new);
+            kind => screen_answer::add(spoken, kind),
+        }
+    }
+}
+
+/// What has no words is no part of a message.
+fn add_text(spoken: &mut Vec<Part>, text: &str) {
+    if !text.is_empty() {
+        screen_answer::add(spoken, &DeltaKind::Text { text: text.to_owned(), logprobs: Vec::new() });
     }
 }
