@@ -1,6 +1,8 @@
 //! One plain letter for each of the many ways to write it: accents, full width, mathematical alphabets, letters of
 //! other scripts that look the same.
 
+use tidegate_plugin_sdk::text::is_ignorable;
+
 /// What a character stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folded {
@@ -42,31 +44,7 @@ fn fold_wide(c: char) -> Folded {
 
 /// Whether a character joins, hides or marks, and separates nothing.
 pub fn is_invisible(c: char) -> bool {
-    hides(c) || is_accent(c)
-}
-
-/// What Unicode says may be ignored (Default_Ignorable_Code_Point): joiners, fillers, marks of direction, variations, tags.
-pub fn hides(c: char) -> bool {
-    matches!(
-        c,
-        '\u{AD}'
-            | '\u{34F}'
-            | '\u{61C}'
-            | '\u{115F}'..='\u{1160}'
-            | '\u{17B4}'..='\u{17B5}'
-            | '\u{180B}'..='\u{180F}'
-            | '\u{200B}'..='\u{200F}'
-            | '\u{202A}'..='\u{202E}'
-            | '\u{2060}'..='\u{206F}'
-            | '\u{3164}'
-            | '\u{FE00}'..='\u{FE0F}'
-            | '\u{FEFF}'
-            | '\u{FFA0}'
-            | '\u{FFF0}'..='\u{FFF8}'
-            | '\u{1BCA0}'..='\u{1BCA3}'
-            | '\u{1D173}'..='\u{1D17A}'
-            | '\u{E0000}'..='\u{E0FFF}'
-    )
+    is_ignorable(c) || is_accent(c)
 }
 
 /// Accents that come apart from their letter, of any alphabet that has such; also what circles or strikes out a letter.

@@ -1,12 +1,12 @@
 //! Everything that a text shows: its words, its punctuation, and what it says in disguise.
 
 use crate::disguise::{Payload, payloads, scrambled, unseen};
-use crate::fold::hides;
 use crate::signal::{Sighting, Signal, weight};
 use crate::tokens::{Token, tokens};
 use crate::words::{SCRAMBLED, Words};
 use crate::{markers, rules, script};
 use std::ops::Range;
+use tidegate_plugin_sdk::text::is_ignorable;
 
 /// How deep a payload in a payload is read.
 const MAX_DEPTH: u8 = 2;
@@ -91,7 +91,7 @@ fn foreign(text: &str, found: &mut Vec<Sighting>) {
     for phrase in PHRASES {
         let Some(range) = first_place(phrase, &plain) else { continue };
         let own = script::own(text, &range);
-        let is_hidden = text.get(own.clone()).is_some_and(|own| own.contains(hides));
+        let is_hidden = text.get(own.clone()).is_some_and(|own| own.contains(is_ignorable));
         let read_as = is_hidden.then_some("invisible characters");
         found.push(Sighting { signal: Signal::Override, weight: weight(75, 90), range: own, read_as });
     }

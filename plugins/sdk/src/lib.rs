@@ -57,6 +57,7 @@ pub mod screen;
 pub mod stages;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+pub mod text;
 pub mod types;
 #[cfg(target_arch = "wasm32")]
 #[doc(hidden)]

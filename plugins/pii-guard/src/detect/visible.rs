@@ -4,6 +4,7 @@
 use super::{Kind, MAX_HELD_BYTES, is_word};
 use std::cell::RefCell;
 use tidegate_plugin_sdk::scan::{Place, Step};
+use tidegate_plugin_sdk::text::is_ignorable;
 
 /// Copies of what is near the places of one scan.
 #[derive(Debug, Default)]
@@ -114,24 +115,7 @@ pub(super) fn seen(c: char) -> Option<char> {
         | '\u{ff20}'..='\u{ff3a}'
         | '\u{ff3f}'
         | '\u{ff41}'..='\u{ff5a}' => char::from_u32(u32::from(c) - 0xfee0),
-        // What Unicode says may be ignored (Default_Ignorable_Code_Point): joiners, marks of direction, variations.
-        '\u{ad}'
-        | '\u{34f}'
-        | '\u{61c}'
-        | '\u{115f}'..='\u{1160}'
-        | '\u{17b4}'..='\u{17b5}'
-        | '\u{180b}'..='\u{180f}'
-        | '\u{200b}'..='\u{200f}'
-        | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}'
-        | '\u{3164}'
-        | '\u{fe00}'..='\u{fe0f}'
-        | '\u{feff}'
-        | '\u{ffa0}'
-        | '\u{fff0}'..='\u{fff8}'
-        | '\u{1bca0}'..='\u{1bca3}'
-        | '\u{1d173}'..='\u{1d17a}'
-        | '\u{e0000}'..='\u{e0fff}' => None,
+        c if is_ignorable(c) => None,
         // Digits of Arabic, Persian, Hindi, Bengali and Thai, and those of mathematics.
         '\u{660}'..='\u{669}' => digit(c, 0x660),
         '\u{6f0}'..='\u{6f9}' => digit(c, 0x6f0),

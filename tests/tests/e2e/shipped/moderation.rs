@@ -145,10 +145,15 @@ async fn empty_texts_are_not_asked_about_and_long_ones_in_pieces() {
     let gateway = Gateway::start(&guarded(&service, "stages = [\"prompt-guard\"]")).await;
     assert_eq!(gateway.chat(ask("  \n ")).await.status, 200);
     assert!(service.asked("/v1/moderations").is_empty());
-    let long = format!("{}stab {}", "all is well ".repeat(20_000), "all is well ".repeat(20_000));
+    let well = |numbers: std::ops::Range<u32>| numbers.map(|n| format!("all is well {n} ")).collect::<String>();
+    let long = format!("{}stab {}", well(0..15_000), well(15_000..30_000));
     assert_eq!(gateway.chat(ask(&long)).await.status, 400);
     let pieces = service.asked("/v1/moderations")[0]["input"].as_array().unwrap().len();
     assert!((100..=256).contains(&pieces), "{pieces}");
+    // Those that say the same are one.
+    assert_eq!(gateway.chat(ask(&"all is well ".repeat(40_000))).await.status, 200);
+    let pieces = service.asked("/v1/moderations").pop().unwrap()["input"].as_array().unwrap().len();
+    assert!(pieces < 100, "{pieces}");
 }
 
 /// A list of words as a classifier: what the figures of the labelled set are about where no other one is named.
