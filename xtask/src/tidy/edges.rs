@@ -36,7 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("streams", &["types"]),
     ("shared", &["types", "fair", "limits", "streams"]),
-    ("store", &["types", "fair", "ledger"]),
+    ("store", &["types", "fair", "turns", "ledger"]),
     ("api", &["types", "fair", "turns", "settled", "trace", "wire", "identity", "streams", "store"]),
     (
         "gateway",
