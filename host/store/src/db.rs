@@ -1,4 +1,6 @@
-//! Opening the database.
+//! Opening the database. Next: `db/reading.rs`, for who reads much of it.
+
+mod reading;
 
 use crate::error::StoreError;
 use crate::migrations::migrator;
@@ -6,13 +8,11 @@ use log::LevelFilter;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{Any, AnyConnection, AnyPool, ConnectOptions, Connection, Executor, Row, Transaction};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tidegate_turns::{Owner, Turn, Turns};
-use tokio::sync::oneshot;
+use tidegate_turns::Turns;
 
 /// Where the database is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +51,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// a word would be of use to nobody until the system notices, and nothing could be closed.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What is read in a turn ([`Db::in_turn`]) may take so long: others wait for it.
-const LONGEST_READ: Duration = Duration::from_secs(60);
-
 /// Statements that take longer are logged.
 const SLOW: Duration = Duration::from_millis(500);
 
@@ -62,16 +59,12 @@ const SLOW: Duration = Duration::from_millis(500);
 const PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000; \
                        PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;";
 
-/// Most connections to SQLite: two for calls of plugins and one for a sweep, [`READERS`], and one for all else.
+/// Most connections to SQLite: two for calls of plugins and one for a sweep, [`reading::READERS`], and one for all else.
 const OF_SQLITE: u32 = 6;
 
 /// Most connections to Postgres: for what plugins keep, and for all else.
 const OF_PLUGINS: u32 = 5;
 const OF_ALL_ELSE: u32 = 8;
-
-/// How many of those who read much, as searches and pages are, are at the database at once: however many one tenant asks for,
-/// others find a connection, and those who read much a turn.
-const READERS: usize = 2;
 
 /// For each connection to Postgres that is of all else, whose statements may take long. One that is given up ([`ANSWER`]) may have
 /// one there that waits for somebody, and the server would go on with it beside those of the connection that takes its place:
@@ -138,7 +131,13 @@ impl Db {
                 (bounded(OF_ALL_ELSE, SETTINGS_OF_ALL_ELSE).connect_with(options).await?, of_plugins)
             }
         };
-        Ok(Self { pool, of_plugins, kind, readers: Turns::new(READERS), has_deleted: Arc::new(AtomicBool::new(true)) })
+        Ok(Self {
+            pool,
+            of_plugins,
+            kind,
+            readers: Turns::new(reading::READERS),
+            has_deleted: Arc::new(AtomicBool::new(true)),
+        })
     }
 
     /// The same database for what plugins keep. With Postgres it has connections of its own, whose statements the server ends
@@ -229,17 +228,6 @@ impl Db {
         }
     }
 
-    /// Reads much once it is the owner's turn, for [`LONGEST_READ`] at most. The turn is not another's before the database has
-    /// answered, be who asked gone before; but for [`ANSWER`] at most: it may have gone without a word.
-    pub async fn in_turn<T: Send + 'static>(
-        &self,
-        owner: &Owner,
-        read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let turn = self.readers.take(owner, 1).await;
-        read_in(turn, ANSWER, read).await
-    }
-
     /// Asks for an answer.
     pub async fn ping(&self) -> Result<(), StoreError> {
         sqlx::query("SELECT 1").execute(&self.pool).await?;
@@ -269,25 +257,6 @@ impl Db {
     pub async fn close(&self) {
         tokio::join!(self.of_plugins.close(), self.pool.close());
     }
-}
-
-/// Reads, and gives back the turn behind it; of a read that nobody waits for any more, after `patience` in any case.
-async fn read_in<T: Send + 'static>(
-    turn: Turn,
-    patience: Duration,
-    read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-) -> Result<T, StoreError> {
-    let (mut told, found) = oneshot::channel();
-    tokio::spawn(async move {
-        let mut read = pin!(tokio::time::timeout(LONGEST_READ, read));
-        tokio::select! {
-            found = &mut read => drop(told.send(found)),
-            () = told.closed() => drop(tokio::time::timeout(patience, read).await),
-        }
-        drop(turn);
-    });
-    let found = found.await.map_err(|_| sqlx::Error::WorkerCrashed)?;
-    found.map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))?
 }
 
 /// Of so many connections, each of which begins with `settings`.
@@ -335,8 +304,6 @@ fn sqlite_url(folder: &Path) -> Result<String, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
-    use tidegate_types::{Class, TenantId};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -357,55 +324,5 @@ mod tests {
         let mut connection = AnyConnection::connect(&url).await.unwrap();
         assert!(!answers(&mut connection, Duration::from_millis(50)).await.unwrap());
         lost.await.unwrap().expect("its connection ends");
-    }
-
-    /// As of a database whose machine is lost.
-    #[tokio::test]
-    async fn a_read_that_nobody_waits_for_and_that_does_not_end_gives_its_turn_back() {
-        let (turns, owner) =
-            (Turns::new(1), Owner { tenant: TenantId::new("ann"), class: Class::default(), weight: 1 });
-        let turn = turns.take(&owner, 1).await;
-        let asked = read_in(turn, Duration::from_millis(20), std::future::pending::<Result<(), StoreError>>());
-        assert!(tokio::time::timeout(Duration::from_millis(1), asked).await.is_err());
-        let next = tokio::time::timeout(PATIENCE, turns.take(&owner, 1)).await;
-        assert!(next.is_ok(), "nobody else reads until the gateway starts again");
-    }
-
-    #[tokio::test]
-    async fn who_reads_much_leaves_others_a_connection_and_the_next_turn() {
-        let folder = tempfile::tempdir().unwrap();
-        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
-        let (go, may_go) = tokio::sync::watch::channel(false);
-        let begun = Arc::new(Mutex::new(Vec::new()));
-        let reads = |name: &'static str| {
-            let (db, of_read, mut may_go, begun) = (db.clone(), db.clone(), may_go.clone(), Arc::clone(&begun));
-            tokio::spawn(async move {
-                let owner = Owner { tenant: TenantId::new(name), class: Class::default(), weight: 1 };
-                let read = async move {
-                    begun.lock().unwrap().push(name);
-                    let _connection = of_read.pool().acquire().await?;
-                    may_go.wait_for(|go| *go).await.unwrap();
-                    Ok(())
-                };
-                db.in_turn(&owner, read).await
-            })
-        };
-        let gone: Vec<_> = (0..READERS).map(|_| reads("ann")).collect();
-        tokio::task::yield_now().await;
-        // Who asked is gone, and the database is not done with it.
-        gone.iter().for_each(|gone| gone.abort());
-        let mut waiting: Vec<_> = (0..20).map(|_| reads("ann")).collect();
-        tokio::task::yield_now().await;
-        waiting.push(reads("bob"));
-        tokio::task::yield_now().await;
-        tokio::time::timeout(PATIENCE / 2, db.ping()).await.expect("a connection is left").unwrap();
-        go.send(true).unwrap();
-        for reading in waiting {
-            reading.await.unwrap().unwrap();
-        }
-        let begun = begun.lock().unwrap();
-        assert_eq!(begun.len(), READERS + 21);
-        let bob = begun.iter().position(|name| *name == "bob").unwrap();
-        assert!(bob <= READERS + 1, "{begun:?}");
     }
 }
