@@ -155,14 +155,21 @@ impl Choice {
 /// Adds what was said to the parts of its message.
 pub(super) fn add(parts: &mut Vec<Part>, kind: &DeltaKind) {
     match (kind, parts.last_mut()) {
-        (DeltaKind::Text { text, .. }, Some(Part::Text(all)))
-        | (DeltaKind::Reasoning(text), Some(Part::Reasoning(all)))
+        (DeltaKind::Text { text, .. }, _) => add_text(parts, text),
+        (DeltaKind::Reasoning(text), Some(Part::Reasoning(all)))
         | (DeltaKind::Refusal(text), Some(Part::Refusal(all))) => all.push_str(text),
-        (DeltaKind::Text { text, .. }, _) => parts.push(Part::Text(text.clone())),
         (DeltaKind::Reasoning(text), _) => parts.push(Part::Reasoning(text.clone())),
         (DeltaKind::Refusal(text), _) => parts.push(Part::Refusal(text.clone())),
         (DeltaKind::ToolCall { call, .. }, _) => parts.push(Part::ToolCall(call.clone())),
         (DeltaKind::Finish(_), _) => {}
+    }
+}
+
+/// The same of text.
+pub(super) fn add_text(parts: &mut Vec<Part>, text: &str) {
+    match parts.last_mut() {
+        Some(Part::Text(all)) => all.push_str(text),
+        _ => parts.push(Part::Text(text.to_owned())),
     }
 }
 

@@ -165,6 +165,6 @@ impl Conversation {
 /// What has no words is no part of a message.
 fn add_text(spoken: &mut Vec<Part>, text: &str) {
     if !text.is_empty() {
-        screen_answer::add(spoken, &DeltaKind::Text { text: text.to_owned(), logprobs: Vec::new() });
+        screen_answer::add_text(spoken, text);
     }
 }
