@@ -97,9 +97,9 @@ pub(crate) struct Opened {
 impl Opened {
     fn open(core: &Core, spec: &PluginSpec, used: &BTreeSet<&'static str>) -> Result<Self, LoadCause> {
         let grants = &spec.grants;
-        let documents = match grants.documents.is_empty() {
-            true => None,
-            false => Some(open_documents(core, &spec.name, &grants.documents).map_err(LoadCause::Documents)?),
+        let documents = match used.contains("documents") {
+            true => Some(open_documents(core, &spec.name, &grants.documents).map_err(LoadCause::Documents)?),
+            false => None,
         };
         let refuse = |capability, message| LoadCause::Grant { capability, message };
         let http = match &grants.http {

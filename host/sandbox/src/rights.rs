@@ -5,27 +5,26 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use tokio::sync::Semaphore;
 
-/// As many at once for each key.
-pub(crate) struct Rights<K> {
-    most: usize,
-    given: Mutex<BTreeMap<K, Weak<Semaphore>>>,
+/// As many at once for each key, by what `R` says.
+pub(crate) struct Rights<K, R> {
+    make: fn() -> R,
+    given: Mutex<BTreeMap<K, Weak<R>>>,
 }
 
-impl<K: Ord> Rights<K> {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, given: Mutex::default() }
+impl<K: Ord, R> Rights<K, R> {
+    pub(crate) fn new(make: fn() -> R) -> Self {
+        Self { make, given: Mutex::default() }
     }
 
-    /// Those of a key. An owned permit keeps them.
-    pub(crate) fn of(&self, key: K) -> Arc<Semaphore> {
+    /// Those of a key. Who uses one keeps them.
+    pub(crate) fn of(&self, key: K) -> Arc<R> {
         let mut given = self.given.lock();
         if let Some(known) = given.get(&key).and_then(Weak::upgrade) {
             return known;
         }
         given.retain(|_, rights| rights.strong_count() > 0);
-        let rights = Arc::new(Semaphore::new(self.most));
+        let rights = Arc::new((self.make)());
         given.insert(key, Arc::downgrade(&rights));
         rights
     }
@@ -34,10 +33,11 @@ impl<K: Ord> Rights<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::Semaphore;
 
     #[test]
     fn what_goes_on_counts_however_often_rights_are_asked_for_and_what_has_ended_is_forgotten() {
-        let rights = Rights::new(2);
+        let rights = Rights::new(|| Semaphore::new(2));
         let held = rights.of("a").try_acquire_owned().unwrap();
         assert_eq!((rights.of("a").available_permits(), rights.of("b").available_permits()), (1, 2));
         drop(held);

@@ -40,7 +40,7 @@ pub(crate) struct Core {
     /// Bounds the guests that run while they are loaded: the pool has room for so many beside those that serve.
     pub(crate) trials: Semaphore,
     /// Of a plugin's folders one opening at once: one that hangs has no end.
-    pub(crate) openings: Rights<(String, BTreeMap<String, PathBuf>)>,
+    pub(crate) openings: Rights<(String, BTreeMap<String, PathBuf>), Semaphore>,
     /// Makes pseudonyms of callers.
     pub(crate) pseudonym_key: [u8; 32],
     /// What was loaded and is still in use, by everything that it was loaded with.
@@ -151,7 +151,7 @@ impl Sandbox {
             ticker,
             _sweeper: sweeper,
             trials,
-            openings: Rights::new(1),
+            openings: Rights::new(|| Semaphore::new(1)),
             pseudonym_key,
             loaded: Mutex::default(),
         })))
@@ -167,11 +167,9 @@ impl Sandbox {
     /// As [`Self::load`], but gives a plugin that was loaded with the same component, config, grants, limits and stages
     /// and is still in use, with its warm instances. One that reads documents is always loaded: they may lie elsewhere.
     pub fn load_or_reuse(&self, spec: PluginSpec) -> Result<Arc<Plugin>, LoadError> {
-        if !spec.grants.documents.is_empty() {
-            return self.load(spec);
-        }
         let key = spec.digest();
-        if let Some(plugin) = self.0.loaded.lock().get(&key).and_then(Weak::upgrade) {
+        let known = self.0.loaded.lock().get(&key).and_then(Weak::upgrade);
+        if let Some(plugin) = known.filter(|plugin| !plugin.capabilities().contains("documents")) {
             return Ok(plugin);
         }
         let plugin = self.load(spec)?;

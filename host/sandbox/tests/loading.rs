@@ -155,6 +155,16 @@ fn a_mount_that_is_no_folder_is_refused_at_load() {
     assert!(matches!(&cause, LoadCause::Documents(why) if why.contains("mount `docs`")), "{cause}");
 }
 
+/// A later version may read it; this one has nothing to miss there.
+#[test]
+fn a_mount_that_its_component_cannot_read_is_not_looked_for_and_keeps_no_plugin_from_being_used_again() {
+    let (sandbox, documents) =
+        (Sandbox::new(small()).unwrap(), [("docs".to_owned(), "/nonexistent/folder".into())].into());
+    let spec = PluginSpec { grants: Grants { documents, ..Grants::default() }, ..spec("honest") };
+    let first = sandbox.load_or_reuse(spec.clone()).unwrap();
+    assert!(Arc::ptr_eq(&first, &sandbox.load_or_reuse(spec).unwrap()));
+}
+
 /// As a folder of another machine that is away.
 #[derive(Default)]
 struct Away(AtomicUsize);

@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("kernels", &["types", "device"]),
     ("model", &["types", "device"]),
     ("engine", &["types", "grammar", "device", "fair"]),
-    ("sandbox", &["types", "fair"]),
+    ("sandbox", &["types", "fair", "turns"]),
     ("upstream", &["types", "wire", "egress", "trace"]),
     ("ledger", &["types"]),
     (

@@ -7,6 +7,7 @@ use crate::state::HostState;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tidegate_types::TenantId;
 
 /// Bytes of one read, and of one result's path.
 const MAX_READ: u32 = 1 << 20;
@@ -31,12 +32,13 @@ pub trait DocumentStore: Send + Sync {
     fn open(&self, plugin: &str, mounts: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String>;
 }
 
-/// The documents that one plugin may read. Paths are as [`DocumentEntry::path`] says, and come from a guest: an
+/// The documents that one plugin may read, for one tenant or another, whose share of such reads each is. Paths are as [`DocumentEntry::path`] says, and come from a guest: an
 /// implementation must not leave its mounts, whatever they hold.
 pub trait Documents: Send + Sync {
     /// At most `limit` documents behind `after`, sorted by the parts of their paths.
     fn list(
         self: Arc<Self>,
+        tenant: TenantId,
         after: Option<String>,
         limit: u32,
     ) -> BoxFuture<'static, Result<Vec<DocumentEntry>, CapabilityError>>;
@@ -44,6 +46,7 @@ pub trait Documents: Send + Sync {
     /// At most `len` bytes from `offset`; fewer at the end of the document, none behind it.
     fn read(
         self: Arc<Self>,
+        tenant: TenantId,
         path: String,
         offset: u64,
         len: u32,
@@ -53,7 +56,7 @@ pub trait Documents: Send + Sync {
 impl Host for HostState {
     async fn list(&mut self, after: Option<String>, limit: u32) -> wasmtime::Result<Result<Vec<Entry>, Error>> {
         let listed = match self.mounted("documents.list", after.as_deref()) {
-            Ok(documents) => self.meter.waiting(documents.list(after, limit.min(MAX_LIST))).await,
+            Ok(documents) => self.meter.waiting(documents.list(self.tenant.clone(), after, limit.min(MAX_LIST))).await,
             Err(error) => Err(error),
         };
         Ok(listed.map(|entries| entries.into_iter().map(Entry::from).collect()).map_err(Into::into))
@@ -61,7 +64,9 @@ impl Host for HostState {
 
     async fn read(&mut self, path: String, offset: u64, len: u32) -> wasmtime::Result<Result<Vec<u8>, Error>> {
         let bytes = match self.mounted("documents.read", Some(&path)) {
-            Ok(documents) => self.meter.waiting(documents.read(path, offset, len.min(MAX_READ))).await,
+            Ok(documents) => {
+                self.meter.waiting(documents.read(self.tenant.clone(), path, offset, len.min(MAX_READ))).await
+            }
             Err(error) => Err(error),
         };
         Ok(bytes.map_err(Into::into))

@@ -4,40 +4,37 @@
 //!
 //! A folder may hang, as one of another machine does that is away, and nothing ends a read in it. So a plugin has a few at
 //! once, each until it has ended, be its call gone long before, or the plugin loaded anew: it takes no more threads than that
-//! from others.
+//! from others (`reads.rs`).
 
+mod reads;
 mod said;
 
 use super::{BoxFuture, CapabilityError, DocumentEntry, DocumentStore, Documents};
 use crate::rights::Rights;
+use reads::Reads;
 use said::{Said, Wrong};
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
-use tokio::sync::Semaphore;
+use std::time::UNIX_EPOCH;
+use tidegate_types::TenantId;
 
 /// Folders within folders that are looked into.
 const MAX_DEPTH: usize = 32;
 /// Names in one folder; a larger one is refused rather than shown in part.
 const MAX_NAMES: usize = 100_000;
 
-/// Reads of one plugin's documents at once.
-const MAX_READS: usize = 8;
-/// How long a call waits for one of those to end: many times as long as a read takes in a folder that answers.
-const PATIENCE: Duration = Duration::from_millis(500);
-
 /// Opens folders.
 pub struct Folders {
     /// Of each plugin in its folders: one that is mounted elsewhere is not kept waiting by where it was.
-    reads: Rights<(String, BTreeMap<String, PathBuf>)>,
+    reads: Rights<(String, BTreeMap<String, PathBuf>), Reads>,
 }
 
 impl Default for Folders {
     fn default() -> Self {
-        Self { reads: Rights::new(MAX_READS) }
+        Self { reads: Rights::new(Reads::default) }
     }
 }
 
@@ -72,55 +69,38 @@ fn is_plain(name: &str) -> bool {
 
 struct Mounts {
     roots: BTreeMap<String, PathBuf>,
-    /// Reads that may begin.
-    reads: Arc<Semaphore>,
+    reads: Arc<Reads>,
     said: Said,
 }
 
 impl Documents for Mounts {
     fn list(
         self: Arc<Self>,
+        tenant: TenantId,
         after: Option<String>,
         limit: u32,
     ) -> BoxFuture<'static, Result<Vec<DocumentEntry>, CapabilityError>> {
         Box::pin(async move {
             let mounts = Arc::clone(&self);
-            self.blocking(move || mounts.list_now(after.as_deref(), limit as usize)).await
+            self.reads.run(tenant, move || mounts.list_now(after.as_deref(), limit as usize)).await
         })
     }
 
     fn read(
         self: Arc<Self>,
+        tenant: TenantId,
         path: String,
         offset: u64,
         len: u32,
     ) -> BoxFuture<'static, Result<Vec<u8>, CapabilityError>> {
         Box::pin(async move {
             let mounts = Arc::clone(&self);
-            self.blocking(move || mounts.read_now(&path, offset, len)).await
+            self.reads.run(tenant, move || mounts.read_now(&path, offset, len)).await
         })
     }
 }
 
 impl Mounts {
-    /// Reads beside the calls' threads. The right to that goes with the work, and not with who waits for it.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T, CapabilityError> + Send + 'static,
-    ) -> Result<T, CapabilityError> {
-        let right = tokio::time::timeout(PATIENCE, Arc::clone(&self.reads).acquire_owned()).await;
-        let right = right.ok().and_then(Result::ok).ok_or_else(|| {
-            let message = format!("{MAX_READS} reads of documents of this plugin have not ended; a folder may be away");
-            CapabilityError::Unavailable(message)
-        })?;
-        let done = tokio::task::spawn_blocking(move || {
-            let done = work();
-            drop(right);
-            done
-        });
-        done.await.unwrap_or_else(|error| Err(CapabilityError::Unavailable(format!("reading stopped: {error}"))))
-    }
-
     fn read_now(&self, path: &str, offset: u64, len: u32) -> Result<Vec<u8>, CapabilityError> {
         let mut file = self.open_file(path)?;
         let mut bytes = Vec::new();

@@ -1,4 +1,9 @@
+use super::reads::MAX_READS;
 use super::*;
+
+fn tenant() -> TenantId {
+    TenantId::new("t")
+}
 
 fn mounts(folder: &Path) -> Mounts {
     Folders::default().mounts("one", &docs(folder)).unwrap()
@@ -194,9 +199,9 @@ async fn reads_that_hang_take_no_more_threads_however_many_calls_give_up() {
     for _ in 0..MAX_READS {
         let gate = gate.clone();
         let hanging = move || gate.lock().unwrap().recv().map_err(|_| not_there("gone"));
-        assert!(mounts.blocking(hanging).now_or_never().is_none(), "its call gives up");
+        assert!(mounts.reads.run(tenant(), hanging).now_or_never().is_none(), "its call gives up");
     }
-    let read = || mounts.clone().read("docs/b.txt".into(), 0, 4);
+    let read = || mounts.clone().read(tenant(), "docs/b.txt".into(), 0, 4);
     let refused = read().await.unwrap_err();
     assert!(matches!(&refused, CapabilityError::Unavailable(why) if why.contains("8 reads")), "{refused}");
     let_go.send(()).unwrap();
@@ -214,12 +219,12 @@ async fn reads_that_hang_count_for_the_plugin_that_is_loaded_anew_and_for_no_oth
     for _ in 0..MAX_READS {
         let gate = gate.clone();
         let hanging = move || gate.lock().unwrap().recv().map_err(|_| not_there("gone"));
-        assert!(before.blocking(hanging).now_or_never().is_none());
+        assert!(before.reads.run(tenant(), hanging).now_or_never().is_none());
     }
     drop(before);
     let read = async |plugin: &str, folder: &Path| {
         let mounts = Arc::new(folders.mounts(plugin, &docs(folder)).unwrap());
-        mounts.read("docs/b.txt".into(), 0, 4).await.is_ok()
+        mounts.read(tenant(), "docs/b.txt".into(), 0, 4).await.is_ok()
     };
     assert!(!read("one", folder.path()).await);
     assert!(read("other", folder.path()).await && read("one", elsewhere.path()).await);
