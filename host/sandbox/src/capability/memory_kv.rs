@@ -3,26 +3,22 @@
 //! whomever.
 
 mod contents;
+mod space;
 
 pub use contents::Contents;
 
 use super::{BoxFuture, CapabilityError, KvRefusal, KvStore, Namespace};
 use crate::slots::share_of;
 use parking_lot::{Mutex, RwLock};
+use space::{Entry, MAX_NUMBER_BYTES, Room, Space, cost};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tidegate_fair::{Owner, Places};
+use tidegate_fair::Places;
 use tidegate_types::TenantId;
 
-/// What an entry costs beside its key and value.
-const ENTRY_BYTES: u64 = 64;
-
-/// A number as decimal text.
-const MAX_NUMBER_BYTES: u64 = 20;
-
-/// All namespaces are searched for what is over no more often: that takes some milliseconds where there is much.
+/// From one look into all namespaces for what is over to the next: a moment for each, while nobody else gets to any.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// Storage of this process; lost when it ends.
@@ -79,6 +75,7 @@ impl MemoryKv {
             if held.saturating_add(wanted) > self.cap && self.may_sweep(now) {
                 space.sweep(now, "");
                 self.sweep_others(now);
+                *self.swept.lock() = Some(self.now());
             }
             change(space, &room)
         })
@@ -139,116 +136,6 @@ impl MemoryKv {
             in_use || !space.is_empty()
         });
     }
-}
-
-/// How large a namespace may be.
-struct Room<'a> {
-    /// Its bytes before it changes, which are booked.
-    before: u64,
-    quota: u64,
-    owner: Owner,
-    held: &'a Mutex<Places>,
-    /// Of all namespaces.
-    cap: u64,
-}
-
-impl Room<'_> {
-    /// Whether all together leave room for so many bytes of it.
-    fn is_left_for(&self, bytes: u64) -> bool {
-        let grown = bytes.saturating_sub(self.before);
-        grown == 0 || self.held.lock().has_room(&self.owner, grown as usize)
-    }
-
-    fn check(&self, bytes: u64) -> Result<(), KvRefusal<'static>> {
-        if bytes > self.quota {
-            return Err(KvRefusal::Quota(self.quota));
-        }
-        if self.is_left_for(bytes) { Ok(()) } else { Err(KvRefusal::Cap(self.cap)) }
-    }
-}
-
-#[derive(Clone, Default)]
-struct Space {
-    entries: HashMap<String, Entry>,
-    bytes: u64,
-}
-
-#[derive(Clone)]
-struct Entry {
-    value: Vec<u8>,
-    expires: Option<Instant>,
-}
-
-impl Entry {
-    fn is_over(&self, now: Instant) -> bool {
-        self.expires.is_some_and(|at| at <= now)
-    }
-}
-
-fn cost(key: &str, value: &[u8]) -> u64 {
-    (key.len() + value.len()) as u64 + ENTRY_BYTES
-}
-
-impl Space {
-    fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    fn get(&self, key: &str, now: Instant) -> Option<&Entry> {
-        self.entries.get(key).filter(|entry| !entry.is_over(now))
-    }
-
-    fn remove(&mut self, key: &str) {
-        if let Some(entry) = self.entries.remove(key) {
-            self.bytes -= cost(key, &entry.value);
-        }
-    }
-
-    fn put(&mut self, key: String, entry: Entry, room: &Room<'_>, now: Instant) -> Result<(), CapabilityError> {
-        let replaced = self.entries.get(&key).map_or(0, |old| cost(&key, &old.value));
-        let added = cost(&key, &entry.value);
-        if room.check(self.bytes - replaced + added).is_err() {
-            self.sweep(now, &key);
-            room.check(self.bytes - replaced + added)?;
-        }
-        self.bytes = self.bytes - replaced + added;
-        self.entries.insert(key, entry);
-        Ok(())
-    }
-
-    /// Removes what is over, but for `keep`, which is about to be replaced.
-    fn sweep(&mut self, now: Instant, keep: &str) {
-        let bytes = &mut self.bytes;
-        self.entries.retain(|key, entry| {
-            let stays = key == keep || !entry.is_over(now);
-            if !stays {
-                *bytes -= cost(key, &entry.value);
-            }
-            stays
-        });
-    }
-
-    fn increment(
-        &mut self,
-        key: String,
-        delta: i64,
-        ttl: Option<Duration>,
-        room: &Room<'_>,
-        now: Instant,
-    ) -> Result<i64, CapabilityError> {
-        let (number, expires) = match self.get(&key, now) {
-            Some(entry) => (parse(&key, &entry.value)?, entry.expires),
-            None => (0, expiry(now, ttl)),
-        };
-        let sum = number.checked_add(delta).ok_or(KvRefusal::Overflow(&key, number, delta))?;
-        self.put(key, Entry { value: sum.to_string().into_bytes(), expires }, room, now)?;
-        Ok(sum)
-    }
-}
-
-fn parse(key: &str, value: &[u8]) -> Result<i64, CapabilityError> {
-    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| KvRefusal::NotANumber(key).into())
 }
 
 /// A time too far off to count is no end at all.
