@@ -2,6 +2,7 @@
 
 use super::HttpResponse;
 use crate::capability::CapabilityError;
+use memchr::memmem::Finder;
 
 /// In a secret's place.
 pub(super) const BLANK: &str = "[secret]";
@@ -24,9 +25,14 @@ pub(super) fn check_plain(response: &HttpResponse) -> Result<(), CapabilityError
 /// those that share bytes.
 pub(super) fn blanked(body: &[u8], secrets: &[&str], most: usize) -> Vec<u8> {
     let found = |secret: &&str| {
-        let (bytes, len) = (secret.as_bytes(), secret.len());
-        let windows = body.windows(len).enumerate();
-        windows.filter(|(_, window)| *window == bytes).map(|(start, _)| (start, start + len)).collect::<Vec<_>>()
+        let (finder, len, mut from) = (Finder::new(secret.as_bytes()), secret.len(), 0);
+        let next = move || {
+            let start = from + finder.find(body.get(from..)?)?;
+            // One may begin in another of itself.
+            from = start + 1;
+            Some((start, start + len))
+        };
+        std::iter::from_fn(next).collect::<Vec<_>>()
     };
     let mut places: Vec<(usize, usize)> = secrets.iter().flat_map(found).filter(|(start, _)| *start < most).collect();
     places.sort_unstable();
