@@ -4,6 +4,7 @@ pub(crate) mod admission;
 mod backends;
 mod check;
 mod models;
+mod remarks;
 mod stages;
 mod tokens;
 

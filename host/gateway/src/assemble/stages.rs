@@ -1,8 +1,9 @@
 //! Plugins of the configured stages.
 
 use super::admission::Admission;
+use super::remarks;
 use crate::bundled;
-use crate::config::{BreakerConfig, GrantsConfig, ModelConfig, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
+use crate::config::{BreakerConfig, ModelConfig, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,8 +51,8 @@ pub(super) fn load(
         facts.push(fact(stage, &plugin, &kinds));
         if let Ok(plugin) = &plugin {
             let shares_kv = with_kv.iter().filter(|name| **name == stage.plugin).count() > 1;
-            let remarks = remarks(stage, plugin, &kinds, models, shares_kv);
-            facts.extend(remarks.map(|remark| format!("          {} {remark}", stage.plugin)));
+            let told = remarks::of(stage, plugin, &kinds, models, shares_kv);
+            facts.extend(told.map(|remark| format!("          {} {remark}", stage.plugin)));
         }
         let plugin = plugin.map_err(|why| Arc::from(format!("{}: {why:#}", here())));
         let breaker = Arc::new(breaker(&stage.breaker));
@@ -193,90 +194,9 @@ fn check_kinds(stage: &StageConfig, kinds: &[StageKind]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What an operator should know of a stage that has loaded: where content may go, what it will be halted for, and what it
-/// was granted for nothing.
-fn remarks(
-    stage: &StageConfig,
-    plugin: &Plugin,
-    kinds: &[StageKind],
-    models: &[ModelConfig],
-    shares_kv: bool,
-) -> impl Iterator<Item = String> {
-    let used = plugin.capabilities();
-    let sees = kinds.iter().any(|kind| kind.sees_content());
-    let origins = stage.grants.content_leaves_to().filter(|_| sees && used.contains("http"));
-    let leaves = origins.map(|origins| format!("MAY SEND WHAT IT SEES TO {origins}"));
-    let kept = if sees { None } else { sends_kept(&stage.grants, used, shares_kv) };
-    let asks = if sees && used.contains("models") { asked_upstreams(&stage.grants, models) } else { Vec::new() };
-
-    let (promised, most) = (plugin.descriptor().holdback_bytes.unwrap_or(0) as usize, holdback(stage));
-    let withholds = (kinds.contains(&StageKind::StreamGuard) && promised > most).then(|| {
-        format!(
-            "MAY WITHHOLD {promised} BYTES OF A STREAM, which ends a closed stage's answer at more than \
-             limits.holdback_bytes = {most}"
-        )
-    });
-
-    // Without an import of `secrets`, as for those that are filled into requests, the descriptor may lack it.
-    let sends_secrets = plugin.descriptor().capabilities.contains_key("secrets");
-    let undeclared = (!stage.grants.secrets.is_empty() && used.contains("http") && !sends_secrets).then(|| {
-        "is denied each secret: its descriptor does not name `secrets` among its `capabilities`, which is its author's to \
-         mend"
-            .to_owned()
-    });
-
-    let idle = unused(&stage.grants, used, sends_secrets, sees).join(", ");
-    let idle = (!idle.is_empty()).then(|| format!("uses nothing of these grants, which can go: {idle}"));
-    leaves.into_iter().chain(kept).chain(asks).chain(withholds).chain(undeclared).chain(idle)
-}
-
-/// Of a plugin that sees no content itself: what others have put into its collections may be some, and what it has put into `kv` in
-/// another stage.
-fn sends_kept(grants: &GrantsConfig, used: &BTreeSet<&'static str>, shares_kv: bool) -> Option<String> {
-    let origins = grants.http.as_ref().filter(|_| used.contains("http"))?.origins.join(", ");
-    let kv = Some("`kv`").filter(|_| shares_kv && grants.kv_kib.is_some() && used.contains("kv"));
-    let vectors = grants.vectors.keys().map(String::as_str).filter(|_| used.contains("vectors"));
-    let names: Vec<&str> = kv.into_iter().chain(vectors).collect();
-    (!names.is_empty()).then(|| format!("MAY SEND WHAT OTHERS KEEP IN {} TO {origins}", names.join(", ")))
-}
-
-/// A line for each model of the grants that is an upstream's: what the plugin asks it leaves the machine.
-fn asked_upstreams(grants: &GrantsConfig, models: &[ModelConfig]) -> Vec<String> {
-    let line = |(alias, name): (&String, &String)| {
-        let model = models.iter().find(|model| model.name == *name)?;
-        let origins: Vec<&str> = model.urls().into_iter().map(origin).collect();
-        let origins = Some(origins.join(", ")).filter(|origins| !origins.is_empty())?;
-        Some(format!("MAY SEND WHAT IT SEES TO {origins} by its model `{alias}`"))
-    };
-    grants.models.iter().filter_map(line).collect()
-}
-
-/// `scheme://host[:port]` of a URL.
-fn origin(url: &str) -> &str {
-    url.match_indices('/').nth(2).map_or(url, |(path, _)| url.split_at(path).0)
-}
-
 /// Bytes that a stream guard may withhold in this stage.
-fn holdback(stage: &StageConfig) -> usize {
+pub(super) fn holdback(stage: &StageConfig) -> usize {
     stage.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES)
-}
-
-/// Grants that change nothing, since the component does not import what they are for.
-fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sends_secrets: bool, sees: bool) -> Vec<&'static str> {
-    let http = used.contains("http");
-    let granted = [
-        ("kv_kib", grants.kv_kib.is_some(), used.contains("kv")),
-        ("documents", !grants.documents.is_empty(), used.contains("documents")),
-        ("http", grants.http.is_some(), http),
-        ("content", grants.content, (http || used.contains("models")) && sees),
-        // They are filled into requests, whether or not their names are asked for. Whose descriptor lacks them is told to mend
-        // that, and not that they can go.
-        ("secrets", !grants.secrets.is_empty(), http || sends_secrets && used.contains("secrets")),
-        ("models", !grants.models.is_empty(), used.contains("models")),
-        ("vectors", !grants.vectors.is_empty(), used.contains("vectors")),
-        ("random", grants.random, used.contains("random")),
-    ];
-    granted.into_iter().filter(|(_, is_granted, counts)| *is_granted && !counts).map(|(name, ..)| name).collect()
 }
 
 fn breaker(config: &BreakerConfig) -> Breaker {
@@ -333,29 +253,5 @@ fn fact(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>, kinds: &[Stag
             format!("plugin    {} {} ({}){begin}", stage.plugin, plugin.descriptor().version, kinds.join(", "))
         }
         Err(why) => format!("plugin    {} DID NOT LOAD: {why:#}", stage.plugin),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_others_keep_may_leave_by_whoever_reads_it_and_has_http() {
-        let grants = |text: &str| toml::from_str::<GrantsConfig>(text).unwrap();
-        let (all, no_http) = (BTreeSet::from(["http", "vectors"]), BTreeSet::from(["vectors"]));
-        let both = grants("http = { origins = [\"https://a.example\"] }\nvectors = { notes = \"read\" }");
-        let sends_kept = |grants: &GrantsConfig, used: &_| super::sends_kept(grants, used, false);
-        let told = sends_kept(&both, &all).unwrap();
-        assert_eq!(told, "MAY SEND WHAT OTHERS KEEP IN notes TO https://a.example");
-        assert_eq!(sends_kept(&both, &no_http), None);
-        assert_eq!(sends_kept(&grants("http = { origins = [\"https://a.example\"] }"), &all), None);
-        assert_eq!(sends_kept(&grants("vectors = { notes = \"read\" }"), &all), None);
-        // What the same plugin keeps where it sees content.
-        let (kv, used) =
-            (grants("http = { origins = [\"https://a.example\"] }\nkv_kib = 4"), BTreeSet::from(["http", "kv"]));
-        let told = super::sends_kept(&kv, &used, true).unwrap();
-        assert_eq!(told, "MAY SEND WHAT OTHERS KEEP IN `kv` TO https://a.example");
-        assert_eq!(sends_kept(&kv, &used), None);
     }
 }
