@@ -76,7 +76,15 @@ impl Outlet {
     /// request of a plugin has, and an address that is not allowed, as far as that is known without a look-up.
     pub fn check(&self, method: &str, url: &str, headers: &[(String, String)]) -> Result<(), EgressError> {
         self.checked(method, url, headers)?;
-        let (origin, _) = target::parse(url)?;
+        self.check_address(&target::parse(url)?.0)
+    }
+
+    /// Refuses origins that no request could reach, as far as that is known without a look-up.
+    pub fn check_origins(&self) -> Result<(), EgressError> {
+        self.origins.keys().try_for_each(|origin| self.check_address(origin))
+    }
+
+    fn check_address(&self, origin: &TargetOrigin) -> Result<(), EgressError> {
         let known = known_addresses(&origin.host);
         match known.first() {
             Some(&address) if !known.iter().any(|address| self.addresses.allows(*address)) => {

@@ -1,11 +1,13 @@
 //! What a plugin may reach: `[pipeline.stage.grants]`, and what a tenant's calls may: `[tenants.NAME]`.
 
 use super::{BudgetConfig, Config, ProjectConfig, quota, variable};
+use crate::outside::http::outlet;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
+use tidegate_egress::EgressError;
 use tidegate_sandbox::capability::is_reserved;
 use tidegate_sandbox::stage::{Grants, HttpGrant, ModelGrant, SecretGrant, VectorAccess};
 use tidegate_types::{Quota, TenantId};
@@ -187,6 +189,7 @@ impl GrantsConfig {
             secret.check(name, self.http.as_ref())?;
         }
         let Some(http) = &self.http else { return Ok(()) };
+        http.check_origins()?;
         let concurrency = http.concurrency.unwrap_or(1);
         ensure!(
             (1..=MAX_CONCURRENCY).contains(&concurrency),
@@ -238,15 +241,24 @@ impl GrantsConfig {
             withheld: withheld.filter(|(_, names)| !names.is_empty()).collect(),
         })
     }
-
-    /// For the operator's eyes: where content may go.
-    pub fn content_leaves_to(&self) -> Option<String> {
-        self.http.as_ref().filter(|_| self.content).map(|http| http.origins.join(", "))
-    }
 }
 
 impl HttpGrantConfig {
-    fn to_grant(&self) -> HttpGrant {
+    /// Each request to an address that is not public and not among `networks` would be refused.
+    fn check_origins(&self) -> anyhow::Result<()> {
+        // What is no origin or no network is refused when the plugin is loaded, by its name.
+        let Ok(outlet) = outlet(&self.to_grant(), Vec::new()) else { return Ok(()) };
+        match outlet.check_origins() {
+            Err(EgressError::AddressDenied { origin, address }) => anyhow::bail!(
+                "http.origins: `{origin}` is at {address}, which no plugin may reach unless it is named: networks = \
+                 [\"{address}\"]"
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// As the sandbox takes it, with the defaults of what is left out.
+    pub(crate) fn to_grant(&self) -> HttpGrant {
         let default = HttpGrant::new(self.origins.iter().cloned());
         HttpGrant {
             networks: self.networks.clone(),
@@ -286,6 +298,24 @@ mod tests {
         }
         config("concurrency = 1, timeout_ms = 1, request_kib = 0, response_kib = 0").unwrap();
         config("concurrency = 262144").unwrap();
+    }
+
+    #[test]
+    fn an_origin_at_an_address_that_is_not_public_needs_its_network() {
+        let config = |http: &str| {
+            Config::parse(&format!("[[pipeline.stage]]\nplugin = \"x\"\ngrants = {{ http = {{ {http} }} }}\n"))
+        };
+        let expected = "http.origins: `http://10.0.0.7:9000` is at 10.0.0.7, which no plugin may reach unless it is named: \
+                        networks = [\"10.0.0.7\"]";
+        let why = format!("{:#}", config("origins = [\"https://a.example\", \"http://10.0.0.7:9000\"]").unwrap_err());
+        assert!(why.contains(expected), "{why}");
+        for origin in ["http://localhost", "http://[::1]:9000", "http://[::ffff:169.254.169.254]", "http://0.0.0.0"] {
+            let why = format!("{:#}", config(&format!("origins = [\"{origin}\"]")).unwrap_err());
+            assert!(why.contains("which no plugin may reach"), "{origin}: {why}");
+        }
+        config("origins = [\"http://10.0.0.7:9000\"], networks = [\"10.0.0.7\"]").unwrap();
+        config("origins = [\"http://localhost:9000\"], networks = [\"127.0.0.1/32\"]").unwrap();
+        config("origins = [\"https://a.example\", \"http://8.8.8.8\"]").unwrap();
     }
 
     #[test]
