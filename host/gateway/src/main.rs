@@ -61,7 +61,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let start = |traces: &TracesConfig| Traces::start(&traces.to_traces(&config.egress), runtime.handle().clone());
     let traces = config.traces.as_ref().map(start).transpose()?;
     start_logging(traces.as_ref(), LOGGED)?;
-    tidegate::descriptors::raise(config.server.max_connections);
+    tidegate::descriptors::raise(&config);
     let [settle, drain] = [config.server.settle_ms, config.server.drain_timeout_ms].map(Duration::from_millis);
     let hangup = Hangup::of(config.source.is_some());
     let collector =
