@@ -156,7 +156,7 @@ impl Stage {
                     counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
                     tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");
                 }
-                let failed = self.failed(kind, case(&error), &for_line(&error.to_string()));
+                let failed = self.failed_again(kind, case(&error), &for_line(&error.to_string()), logged);
                 match outgrown {
                     Some(limit) => failed.map_err(|reject| size.too_long(limit, reject)),
                     None => failed,

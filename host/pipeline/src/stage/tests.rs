@@ -81,21 +81,27 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
+/// A text of many windows about which a guard is not asked, or asked in vain, also where no failure has it paused.
 #[test]
-fn a_text_that_a_guard_is_not_asked_about_is_one_line_of_the_log() {
-    let stage = Stage { plugin: Err("it is not there".into()), on_error: OnError::Open, ..shipped() };
-    let (kind, cx, lines) = (StageKind::StreamGuard, under_way::tests::context(), Arc::<AtomicUsize>::default());
-    tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
-        for _ in 0..2 {
-            let mut logged = Logged::default();
-            for _ in 0..3 {
-                let asked = stage.timed(Size::Said(1), kind, &cx, &mut logged, async |_| Ok(()));
-                assert!(asked.now_or_never().unwrap().opinion.unwrap().is_none());
+fn a_text_that_a_guard_does_not_judge_is_one_line_of_the_log_for_each_reason() {
+    let not_there = Stage { plugin: Err("it is not there".into()), on_error: OnError::Open, ..shipped() };
+    let fails = Stage { on_error: OnError::Open, ..shipped() };
+    let (kind, cx) = (StageKind::StreamGuard, under_way::tests::context());
+    for stage in [not_there, fails] {
+        let lines = Arc::<AtomicUsize>::default();
+        let full = || CallError::Full { plugin: "p".into(), what: "instances", key: "plugins.instances", limit: 1 };
+        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+            for _ in 0..2 {
+                let mut logged = Logged::default();
+                for _ in 0..3 {
+                    let asked = stage.timed(Size::Said(1), kind, &cx, &mut logged, async |_| Err::<(), _>(full()));
+                    assert!(asked.now_or_never().unwrap().opinion.unwrap().is_none());
+                }
+                stage.withholds_too_much(kind, &mut logged);
             }
-            stage.withholds_too_much(kind, &mut logged);
-        }
-    });
-    assert_eq!(lines.load(Ordering::Relaxed), 4, "of two texts, one for each reason");
+        });
+        assert_eq!(lines.load(Ordering::Relaxed), 4, "of two texts, one for each reason");
+    }
 }
 
 /// An operator looks there for what a series means.
