@@ -3,8 +3,8 @@
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use tidegate_sandbox::stage::StageKind;
 use tidegate_types::{Caller, Class, Fault, Reject, RejectKind, TenantId};
 
@@ -17,7 +17,14 @@ struct StageHandles {
     calls: [OnceLock<Histogram>; StageKind::ALL.len()],
     holdback: OnceLock<Histogram>,
     prefiltered: OnceLock<Counter>,
+    /// Tools that are counted by name.
+    tools: Mutex<BTreeSet<String>>,
 }
+
+/// Tools of one plugin that are counted by name; further ones are counted together. A plugin may name tools anew for each request,
+/// and a series stays for ever.
+const MAX_TOOLS: usize = 64;
+const OTHER_TOOLS: &str = "other";
 
 impl StageFigures {
     /// How long calls take.
@@ -36,6 +43,20 @@ impl StageFigures {
     pub(crate) fn prefiltered(&self, plugin: &Arc<str>) -> &Counter {
         let counted = || counter!("tidegate_plugin_prefiltered_total", "plugin" => Arc::clone(plugin));
         self.0.prefiltered.get_or_init(counted)
+    }
+
+    /// Counts a call of one of its tools.
+    pub(crate) fn count_tool(&self, plugin: &Arc<str>, tool: &str) {
+        let tool = self.label_of(tool);
+        counter!("tidegate_tool_calls_total", "plugin" => Arc::clone(plugin), "tool" => tool).increment(1);
+    }
+
+    fn label_of(&self, tool: &str) -> String {
+        let mut tools = self.0.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        if tools.len() < MAX_TOOLS {
+            tools.insert(tool.to_owned());
+        }
+        if tools.contains(tool) { tool.to_owned() } else { OTHER_TOOLS.to_owned() }
     }
 }
 
@@ -137,4 +158,18 @@ pub(crate) fn of_requests(model: &str, caller: &Caller) -> Arc<RequestFigures> {
     };
     // A thread that ends knows nothing any more.
     KNOWN.try_with(find).unwrap_or_else(|_| make())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_that_a_plugin_names_anew_each_time_are_few_series() {
+        let figures = StageFigures::default();
+        let names = (0..3 * MAX_TOOLS).map(|number| format!("tool_{number}"));
+        let labels: BTreeSet<String> = names.map(|name| figures.label_of(&name)).collect();
+        assert_eq!((labels.len(), labels.contains(OTHER_TOOLS)), (MAX_TOOLS + 1, true));
+        assert_eq!(figures.label_of("tool_0"), "tool_0", "one that was known before");
+    }
 }

@@ -69,7 +69,7 @@ const TOLD: &[(&str, &str)] = &[
     ("tidegate_stream_reads_total", "Reads of resumable streams, from the start or from an event on"),
     ("tidegate_time_to_first_token_seconds", "Time until the first token"),
     ("tidegate_tokens_total", "Tokens of issuers that were shown, by outcome"),
-    ("tidegate_tool_calls_total", "Calls of the server's tools, by tool"),
+    ("tidegate_tool_calls_total", "Calls of the server's tools, by plugin and tool"),
     ("tidegate_unjudged_bytes_total", "Bytes of text that left without a verdict"),
     ("tidegate_upstream_attempts_total", "Requests to upstreams, by outcome"),
     ("tidegate_upstream_breaker_state", "0 where an upstream is asked, 1 where it is left alone, 2 where it is tried"),

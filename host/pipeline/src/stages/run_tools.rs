@@ -4,7 +4,6 @@ use crate::chat::Pipeline;
 use crate::stage::{Size, Stage};
 use crate::stages::start::TurnPlan;
 use crate::states::ServerTool;
-use metrics::counter;
 use std::sync::Arc;
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::StageKind;
@@ -56,7 +55,7 @@ impl Pipeline {
         }
         let cx = turn.request.cx.call(turn.request.chat.stream, stage.wall);
         // Before it, so that one that ends the request is counted too.
-        counter!("tidegate_tool_calls_total", "tool" => call.name.clone()).increment(1);
+        stage.figures.count_tool(&stage.name, &call.name);
         let asking = async |plugin: &Plugin| plugin.call_tool(&cx, call).await;
         let size = Size::Said(call.arguments.len());
         let outcome = stage.call_about(size, StageKind::ToolProvider, &cx, asking).await?;
