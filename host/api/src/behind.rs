@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_store::conversations::StoredMessage;
 use tidegate_types::{Caller, CallerRole, Chat, Class, Fault, Message, Part, Reject, RejectKind, Role, Scope};
+use tracing::{Instrument, Span};
 
 /// What is written behind answers, and by whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,8 +142,10 @@ fn start(api: &Arc<Api>, task: Task, kept: Arc<Kept>) {
         Err(NotNow::Full) => return count(kind, "dropped"),
         Err(NotNow::Paused) => return count(kind, "paused"),
     };
-    let api = Arc::clone(api);
-    api.clone().tasks.spawn(async move {
+    let (api, tasks) = (Arc::clone(api), api.tasks.clone());
+    // Of the request whose answer it is behind.
+    let span = tidegate_trace::behind(&Span::current(), kind);
+    let work = async move {
         let written = tokio::select! {
             written = tokio::time::timeout(LONGEST, write(&api, &task, &kept)) => written.unwrap_or_else(|_| Err(too_long())),
             // What is not there yet is made behind the next answer.
@@ -160,7 +163,8 @@ fn start(api: &Arc<Api>, task: Task, kept: Arc<Kept>) {
             }
         };
         count(kind, outcome);
-    });
+    };
+    tasks.spawn(work.instrument(span));
 }
 
 fn note_failure(place: &Place, kind: &'static str, context: &RequestContext, reject: &Reject) {

@@ -70,10 +70,15 @@ fn ask(addr: &str, model: &str, stream: bool, more: &str) {
         "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":48,\"temperature\":0,\
          \"messages\":[{{\"role\":\"user\",\"content\":\"What is Tidegate? {CANARY}\"}}]}}"
     );
+    post(addr, "/v1/chat/completions", &body, more);
+}
+
+/// Gives the answer, with its head.
+fn post(addr: &str, path: &str, body: &str, more: &str) -> String {
     let mut socket = TcpStream::connect(addr).unwrap();
     write!(
         socket,
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n{more}\
+        "POST {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n{more}\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
@@ -81,6 +86,7 @@ fn ask(addr: &str, model: &str, stream: bool, more: &str) {
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
 }
 
 fn metrics(addr: &str) -> String {
@@ -297,6 +303,36 @@ fn an_upstream_is_told_of_the_trace_and_a_client_may_leave_it() {
     assert!(posts[0].0.contains(&format!("traceparent: 00-{TRACE}-{}-01", hex(&client.span_id))), "{}", posts[0].0);
     assert!(posts[1].0.contains(&format!("traceparent: 00-{TRACE}-")), "{}", posts[1].0);
     assert_eq!(spans.iter().filter(|span| span.name == "upstream").count(), 1, "the other was not sampled");
+}
+
+/// A title is asked of a model when the request is over, and is of its trace all the same.
+#[test]
+fn what_is_written_behind_an_answer_is_in_the_clients_trace() {
+    const ANSWER: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
+        "message":{"role":"assistant","content":"Here."},"finish_reason":"stop"}]}"#;
+    let (addr, collector) = taking("");
+    let (upstream, asked) = taking(ANSWER);
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[traces]\nendpoint = \"http://{addr}\"\n[pipeline]\n[[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n\
+         [store]\npath = \"{}\"\n[store.titles]\nmodel = \"m\"\n",
+        folder.path().join("kept.db").display()
+    );
+    let (program, gateway) = start(folder.path(), &config);
+    let headers = trace_headers(true);
+    let made = post(&gateway, "/v1/conversations", "{}", &headers);
+    let id = made.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let request = format!("{{\"model\":\"m\",\"conversation\":\"{id}\",\"input\":\"Where?\"}}");
+    post(&gateway, "/v1/responses", &request, &headers);
+    for _ in ["the answer", "its title"] {
+        asked.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+    let spans = spans(program, &addr, &collector);
+    assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE), "{spans:#?}");
+    let named = |name: &str| spans.iter().filter(|span| span.name == name).collect::<Vec<_>>();
+    let (request, behind) = (named("POST /v1/responses")[0], named("background")[0]);
+    assert_eq!((text(behind, "what"), &behind.parent_span_id), ("title".into(), &request.span_id));
+    assert!(named("upstream").iter().any(|span| span.parent_span_id == behind.span_id), "{spans:#?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tidegate_egress::Response;
+use tidegate_trace as trace;
 use tidegate_types::{Delta, DeltaKind, Reject, Usage};
 use tidegate_wire::client::{AnswerReader, Received, WireError};
 use tidegate_wire::sse::SseReader;
@@ -51,7 +52,7 @@ pub struct UpstreamStream {
     bounds: Bounds,
     failures: Arc<Failures>,
     /// Open for as long as the answer is read.
-    _span: Span,
+    span: Span,
 }
 
 impl UpstreamStream {
@@ -63,12 +64,12 @@ impl UpstreamStream {
         failures: Arc<Failures>,
     ) -> Self {
         let (response, received) = (Some(response), VecDeque::new());
-        Self { response, shape, reader, received, bounds, failures, _span: Span::none() }
+        Self { response, shape, reader, received, bounds, failures, span: Span::none() }
     }
 
     /// Makes the span last as long as this.
     pub(crate) fn within(mut self, span: Span) -> Self {
-        self._span = span;
+        self.span = span;
         self
     }
 
@@ -102,6 +103,7 @@ impl UpstreamStream {
             if let Err(failed) = ready!(self.poll_fill(cx)) {
                 self.response = None;
                 self.received.clear();
+                trace::fail(&self.span, "upstream");
                 return Poll::Ready(Some(Err(self.begun(failed))));
             }
         }

@@ -111,7 +111,7 @@ impl Upstream {
         let sent = self.send_telling(&request, limit, &noting).instrument(span.clone()).await;
         let mut response = sent.inspect_err(|_| trace::fail(&span, "upstream"))?;
         response.is_to_begin(limit);
-        let shape = self.shape(&response)?;
+        let shape = self.shape(&response).inspect_err(|_| trace::fail(&span, "upstream"))?;
         if let Shape::Events(_) = shape {
             // Nothing of a stream is kept but the event that is being read, which has a bound of its own.
             response.allow(u64::MAX);
