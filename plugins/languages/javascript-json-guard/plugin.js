@@ -52,7 +52,15 @@ function fault(text) {
   return undefined;
 }
 
-const unfenced = (text) => /^\s*```(?:json)?\s*([\s\S]*?)\s*```\s*$/.exec(text)?.[1] ?? text;
+const FENCE = "```";
+
+// Without a regular expression: several parts of one that may be the same text are tried in all ways.
+function unfenced(text) {
+  const whole = text.trim();
+  if (whole.length < 2 * FENCE.length || !whole.startsWith(FENCE) || !whole.endsWith(FENCE)) return text;
+  const inner = whole.slice(FENCE.length, -FENCE.length);
+  return (inner.startsWith("json") ? inner.slice("json".length) : inner).trim();
+}
 
 // Bytes of UTF-8.
 const bytes = (text) => [...text].reduce((sum, c) => sum + (c < "\u0080" ? 1 : c < "\u0800" ? 2 : c.length === 1 ? 3 : 4), 0);

@@ -28,9 +28,13 @@ globalThis.console = {
   error: (...values) => say("error", values),
 };
 
-// An error of the contract, which the host is told as it is: `{ tag, val }`, or what a capability threw.
-function isAnswer(error) {
-  return typeof (error instanceof Error ? error.payload : error)?.tag === "string";
+const CASES = ["invalid-config", "invalid-input", "denied", "unavailable", "timeout", "unsupported", "other"];
+
+// An error of the contract, which the host is told as it is: `{ tag, val }`, or what a capability threw. `describe` has none,
+// and one that is not of the contract ends the instance as an exception does.
+function isAnswer(name, error) {
+  const told = error instanceof Error ? error.payload : error;
+  return name !== "describe" && CASES.includes(told?.tag) && typeof told.val === "string";
 }
 
 // The host takes what is returned and waits for nothing: a promise would end the instance without a word.
@@ -57,7 +61,7 @@ export function logged(functions) {
     try {
       return returned(call.apply(functions, args));
     } catch (error) {
-      if (!isAnswer(error)) console.error(`${name}:`, error);
+      if (!isAnswer(name, error)) console.error(`${name}:`, error);
       throw error;
     }
   };
