@@ -9,7 +9,8 @@ use std::fmt;
 
 /// A plugin. The stages that it serves are traits of their own.
 pub trait Plugin: Sized + 'static {
-    /// The settings, typed. A key that the operator left out has the default that the descriptor states.
+    /// The settings, typed. A key that the operator left out has the default that the descriptor states; `()` where there are
+    /// none.
     type Config: DeserializeOwned;
 
     /// Name, version, settings and needs. Called once at load, on an instance of its own; must be pure: a call of any
@@ -69,7 +70,9 @@ impl std::error::Error for Error {}
 pub fn configure<P: Plugin>(json: &str) -> Result<P, Error> {
     let json = if json.trim().is_empty() { "{}" } else { json };
     let config = with_defaults(json, &P::describe()).map_err(Error::InvalidConfig)?;
-    let config = serde_json::from_str(&config).map_err(|e| Error::InvalidConfig(e.to_string()))?;
+    // Of a type without fields, as `()` is, the wire form is `null`.
+    let empty = |error| if config == "{}" { serde_json::from_str("null").map_err(|_| error) } else { Err(error) };
+    let config = serde_json::from_str(&config).or_else(empty).map_err(|e| Error::InvalidConfig(e.to_string()))?;
     P::configure(config)
 }
 
@@ -125,6 +128,27 @@ mod tests {
         }
         let probe: Probe = configure(r#"{"depth":5,"label":"x"}"#).unwrap();
         assert_eq!((probe.0.depth, probe.0.label.as_deref()), (5, Some("x")));
+    }
+
+    #[derive(Debug)]
+    struct Plain;
+    impl Plugin for Plain {
+        type Config = ();
+        fn describe() -> Descriptor {
+            Descriptor::new("plain", "0.1.0", "Has no settings")
+        }
+        fn configure((): ()) -> Result<Self, Error> {
+            Ok(Self)
+        }
+    }
+
+    #[test]
+    fn a_plugin_without_settings_has_no_type_for_them() {
+        for json in ["", "{}", " { } "] {
+            configure::<Plain>(json).unwrap();
+        }
+        let Err(Error::InvalidConfig(message)) = configure::<Plain>(r#"{"a":1}"#) else { panic!("it was accepted") };
+        assert_eq!(message, "unknown key `a`: `plain` has no settings");
     }
 
     #[test]
