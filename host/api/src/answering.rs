@@ -4,31 +4,25 @@
 //! Invariant: a log that was begun ends with a last event, and a response that was begun ends with a status, whatever
 //! happens here.
 
-use crate::backend::{History, Reply, ReplyEvent, RequestContext};
+use crate::backend::{Reply, ReplyEvent, RequestContext};
 use crate::behind;
 use crate::error;
 use crate::events::First;
 use crate::generation::append;
-use crate::kept::{Kept, store_failed, streams_of};
+use crate::kept::{store_failed, streams_of};
 use crate::server::Api;
 use bytes::BytesMut;
 use metrics::counter;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Put, StoredMessage, StoredSummary, Turn, Used};
+use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Put, Turn, Used};
 use tidegate_store::{Conversations, StoreError};
 use tidegate_streams::Writer;
 use tidegate_types::clock::unix_s;
-use tidegate_types::{Chat, FinishReason, Notebook, Reject, Report, Summary, TenantId, Transcript, Usage};
-use tidegate_wire::items::joined;
-use tidegate_wire::responses::{Ended, ResponseEncoder, Truncation};
+use tidegate_types::{Chat, FinishReason, Notebook, Reject, Report, TenantId, Usage};
+use tidegate_wire::responses::{Ended, ResponseEncoder};
 use tokio::sync::Semaphore;
-
-/// Messages of a history that are read; older ones count as left out, unless they are pinned.
-const RECENT: u32 = 1000;
-/// Of their text: more than any window holds.
-const RECENT_BYTES: u64 = 16 << 20;
 
 /// One answer in the making.
 pub(crate) struct Answering {
@@ -303,55 +297,4 @@ fn output(encoder: &ResponseEncoder, ended: &Ended) -> Vec<NewMessage> {
         NewMessage { id: id.to_owned(), client_id: String::new(), message: message.clone(), status, made }
     };
     encoder.output().enumerate().map(new).collect()
-}
-
-/// What was said up to `leaf`, in front of what is asked.
-pub(crate) fn history(
-    kept: &Kept,
-    tenant: &TenantId,
-    (conversation, leaf): (&str, &str),
-    instructed: bool,
-    truncation: Truncation,
-) -> History {
-    let (conversations, tenant) = (kept.conversations.clone(), tenant.clone());
-    let sums_up = kept.behind.summaries.is_some() && truncation == Truncation::Auto;
-    let (conversation, leaf) = (conversation.to_owned(), leaf.to_owned());
-    History(Arc::new(move |mut asked| {
-        let (conversations, tenant) = (conversations.clone(), tenant.clone());
-        let (conversation, leaf) = (conversation.clone(), leaf.clone());
-        Box::pin(async move {
-            let found = conversations.history(&tenant, &conversation, &leaf, RECENT, RECENT_BYTES).await;
-            let (earlier, left_out) = found.map_err(store_failed)?;
-            if left_out > 0 && truncation == Truncation::Disabled {
-                let message = format!(
-                    "{left_out} messages of the conversation are more than a request reads; \
-                     send `truncation`: \"auto\" to leave out the oldest"
-                );
-                return Err(Reject::invalid("truncation", message).code("context_length_exceeded"));
-            }
-            let summary = match sums_up {
-                true => conversations.summary(&tenant, &conversation, &leaf).await,
-                false => Ok(None),
-            };
-            let summary = summary.map_err(store_failed)?;
-            let summary = summary.map(|summary| covering(summary, &earlier, left_out));
-            let rest = asked.split_off(usize::from(instructed).min(asked.len()));
-            for (n, stored) in earlier.into_iter().enumerate() {
-                let mut message = stored.message;
-                message.id = if stored.pinned { Transcript::pinned(n) } else { Transcript::earlier(n) };
-                asked.push(message);
-            }
-            asked.extend(rest);
-            let messages = joined(asked)?;
-            Ok(Transcript { messages, left_out, may_shorten: truncation == Truncation::Auto, summary })
-        })
-    }))
-}
-
-/// A summary, beside the messages that were read of a history and the number of those that were not.
-fn covering(stored: StoredSummary, read: &[StoredMessage], not_read: u64) -> Summary {
-    let through = read.iter().position(|message| message.id == stored.message).map_or(0, |at| at + 1);
-    // It covers the beginning, and what was not read is older than what was.
-    let absent = stored.covers.saturating_sub(through as u64).min(not_read);
-    Summary { text: stored.text, through, absent }
 }

@@ -29,6 +29,7 @@ mod exchange;
 mod flow;
 mod generation;
 mod grant;
+mod history;
 mod idempotency;
 mod ids;
 mod kept;

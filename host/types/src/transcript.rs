@@ -42,6 +42,11 @@ impl Transcript {
         numbered(id, 'h')
     }
 
+    /// Whether a message of this id is one of a history that may not be left out.
+    pub fn is_pinned(id: &str) -> bool {
+        numbered(id, 'p').is_some()
+    }
+
     /// Where a message of this id stands in what its caller sent; not where it was added to that.
     pub fn own_index(id: &str) -> Option<usize> {
         numbered(id, 'm')
@@ -82,6 +87,9 @@ mod tests {
         assert!(Transcript::may_leave_out(&Transcript::earlier(12)));
         for id in [Transcript::pinned(1), "m1".into(), "h".into(), "haystack/7".into(), "h1/2".into()] {
             assert!(!Transcript::may_leave_out(&id), "{id}");
+        }
+        for (id, is_pinned) in [("p1", true), ("h1", false), ("m1", false), ("plugin/1", false)] {
+            assert_eq!(Transcript::is_pinned(id), is_pinned, "{id}");
         }
     }
 }

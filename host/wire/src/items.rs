@@ -3,8 +3,8 @@
 
 mod joined;
 
-pub use joined::joined;
 pub(crate) use joined::unanswered;
+pub use joined::{joined, uncalled};
 
 use crate::field::{list, missing, name, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
 use crate::json::{Entries, Node};

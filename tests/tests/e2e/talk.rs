@@ -7,6 +7,7 @@ mod referred;
 mod summaries;
 mod titles;
 mod twice;
+mod uncalled;
 
 use crate::conversations::{ask, heard};
 use crate::usage::clear_of_midnight;

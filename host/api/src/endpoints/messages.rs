@@ -1,13 +1,14 @@
 //! The simple pair: `POST /v1/conversations/{id}/messages` takes a message and names the stream of its answer, which
 //! `GET /v1/streams/{stream_id}` reads. A message that its client sends again is the same message, and has one answer.
 
-use crate::answering::{Answering, Keep, history};
+use crate::answering::{Answering, Keep};
 use crate::backend::RequestContext;
 use crate::body::Response;
 use crate::endpoints::conversations::{find, new_messages};
 use crate::endpoints::items::find_item;
 use crate::error::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
+use crate::history::history;
 use crate::ids;
 use crate::kept::{not_found, store_failed};
 use crate::server::Api;

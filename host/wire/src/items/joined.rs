@@ -1,7 +1,7 @@
 //! From items to messages: what a model said in one turn is one, and what its tools said stands behind it.
 
-use std::collections::HashMap;
-use tidegate_types::{Message, Part, Reject, Role};
+use std::collections::{HashMap, HashSet};
+use tidegate_types::{Message, Part, Reject, Role, ToolOutcome, Transcript};
 
 /// Joins what a model said in one turn: its reasoning, its words and its calls are one message for a template. Every
 /// outcome is put behind the message with its call, wherever it came after that: a caller may say something in between, and a
@@ -10,41 +10,78 @@ pub fn joined(items: Vec<Message>) -> Result<Vec<Message>, Reject> {
     let mut said: Vec<Said> = Vec::with_capacity(items.len());
     let mut called: HashMap<String, usize> = HashMap::new();
     for item in items {
-        if let [Part::ToolOutcome(outcome)] = item.parts.as_slice() {
+        if let Some(outcome) = outcome(&item) {
             let Some(by) = called.get(&outcome.call_id).and_then(|at| said.get_mut(*at)) else {
                 let message = format!("there is no call of the id `{}` before its output", outcome.call_id);
                 return Err(Reject::invalid("input", message).code("invalid_value"));
             };
+            by.is_pinned |= Transcript::is_pinned(&item.id);
             by.outcomes.push(item);
             continue;
         }
-        let calls: Vec<String> = item.parts.iter().filter_map(called_by).collect();
+        let calls: Vec<String> = item.parts.iter().filter_map(called_by).map(str::to_owned).collect();
         match said.last_mut().filter(|last| last.goes_on_with(&item)) {
-            Some(last) => last.message.parts.extend(item.parts),
-            None => said.push(Said { message: item, outcomes: Vec::new() }),
+            Some(last) => {
+                last.is_pinned |= Transcript::is_pinned(&item.id);
+                last.message.parts.extend(item.parts);
+            }
+            None => said.push(Said::of(item)),
         }
         called.extend(calls.into_iter().map(|id| (id, said.len() - 1)));
     }
-    Ok(said.into_iter().flat_map(|Said { message, outcomes }| std::iter::once(message).chain(outcomes)).collect())
+    Ok(said.into_iter().flat_map(Said::messages).collect())
 }
 
-fn called_by(part: &Part) -> Option<String> {
-    if let Part::ToolCall(call) = part { Some(call.id.clone()) } else { None }
+/// Which of these items are outcomes without their call before them, by their places in order. A history has such where it was
+/// cut between the two, or where the call was deleted.
+pub fn uncalled<'a>(items: impl IntoIterator<Item = &'a Message>) -> Vec<usize> {
+    let mut called: HashSet<&str> = HashSet::new();
+    let is_uncalled = |(place, item): (usize, &'a Message)| {
+        called.extend(item.parts.iter().filter_map(called_by));
+        outcome(item).filter(|outcome| !called.contains(outcome.call_id.as_str())).map(|_| place)
+    };
+    items.into_iter().enumerate().filter_map(is_uncalled).collect()
+}
+
+/// What an item says that came of a call.
+fn outcome(item: &Message) -> Option<&ToolOutcome> {
+    if let [Part::ToolOutcome(outcome)] = item.parts.as_slice() { Some(outcome) } else { None }
+}
+
+fn called_by(part: &Part) -> Option<&str> {
+    if let Part::ToolCall(call) = part { Some(&call.id) } else { None }
 }
 
 /// A message, and what came of the calls in it.
 struct Said {
     message: Message,
     outcomes: Vec<Message>,
+    /// Whether any of it may not be left out of a history.
+    is_pinned: bool,
 }
 
 impl Said {
+    fn of(message: Message) -> Self {
+        Self { is_pinned: Transcript::is_pinned(&message.id), message, outcomes: Vec::new() }
+    }
+
     /// Whether `item` is a part of the same turn of a model: behind its reasoning, or a call.
     fn goes_on_with(&self, item: &Message) -> bool {
         let is_models = self.message.role == Role::Assistant && item.role == Role::Assistant;
         let thought = self.message.parts.iter().all(|part| matches!(part, Part::Reasoning(_)));
         let is_call = item.parts.iter().all(|part| matches!(part, Part::ToolCall(_)));
         self.outcomes.is_empty() && is_models && (thought || is_call)
+    }
+
+    /// What is pinned keeps the rest: without its outcome a call could not be said to a model, and no outcome without its call.
+    fn messages(self) -> impl Iterator<Item = Message> {
+        let Self { message, outcomes, is_pinned } = self;
+        std::iter::once(message).chain(outcomes).map(move |mut message| {
+            if let Some(n) = Transcript::earlier_index(&message.id).filter(|_| is_pinned) {
+                message.id = Transcript::pinned(n);
+            }
+            message
+        })
     }
 }
 
@@ -56,8 +93,8 @@ pub(crate) fn unanswered(messages: &[Message]) -> Option<(usize, &str)> {
         if message.role != Role::Tool {
             before = Some(message);
         }
-        let [Part::ToolOutcome(outcome)] = message.parts.as_slice() else { return None };
-        let calls = |part: &Part| matches!(part, Part::ToolCall(call) if call.id == outcome.call_id);
+        let outcome = outcome(message)?;
+        let calls = |part: &Part| called_by(part) == Some(&outcome.call_id);
         let called = before.is_some_and(|message| message.parts.iter().any(calls));
         (!called).then_some((i, outcome.call_id.as_str()))
     })

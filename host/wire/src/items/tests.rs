@@ -1,7 +1,7 @@
 //! What is read, what is written, and what comes back.
 
 use super::*;
-use tidegate_types::{About, Citation, GuardAction, ToolRun};
+use tidegate_types::{About, Citation, GuardAction, ToolRun, Transcript};
 
 fn read_text(text: &str) -> Result<Vec<Message>, Reject> {
     let body = text.to_owned();
@@ -156,6 +156,44 @@ fn outcomes_are_put_behind_their_calls() {
     // An id that comes again is that of the last call.
     let again = json!([call("a"), outcome("a", "1"), call("a"), outcome("a", "2")]);
     assert_eq!(shape(again), ["call a", "a 1", "call a", "a 2"]);
+}
+
+#[test]
+fn outcomes_whose_calls_do_not_stand_before_them_are_known_by_their_places() {
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+    let outcome = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "4"});
+    let places = |items: Value| uncalled(&read_text(&items.to_string()).unwrap());
+    let user = json!({"role": "user", "content": "And?"});
+    assert_eq!(places(json!([call("a"), user, outcome("a"), outcome("a")])), [0; 0]);
+    assert_eq!(places(json!([outcome("a"), call("a"), outcome("b"), call("b"), outcome("b")])), [0, 2]);
+}
+
+/// Neither a call without its outcome nor that without the call can be said to a model.
+#[test]
+fn what_is_pinned_of_a_turn_keeps_its_calls_and_what_came_of_them() {
+    let turn = [
+        json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
+        json!({"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}),
+        json!({"type": "function_call", "call_id": "b", "name": "f", "arguments": "{}"}),
+        json!({"type": "function_call_output", "call_id": "a", "output": "4"}),
+        json!({"type": "function_call_output", "call_id": "b", "output": "5"}),
+        json!({"role": "assistant", "content": "9"}),
+    ];
+    for (pinned, ids) in [
+        (None, ["h0", "h3", "h4", "h5"]),
+        (Some(0), ["p0", "p3", "p4", "h5"]),
+        (Some(2), ["p0", "p3", "p4", "h5"]),
+        (Some(3), ["p0", "p3", "p4", "h5"]),
+        (Some(5), ["h0", "h3", "h4", "p5"]),
+    ] {
+        let mut items = read_text(&json!(turn).to_string()).unwrap();
+        for (n, item) in items.iter_mut().enumerate() {
+            item.id = if pinned == Some(n) { Transcript::pinned(n) } else { Transcript::earlier(n) };
+        }
+        let messages = joined(items).unwrap();
+        let said: Vec<&str> = messages.iter().map(|message| message.id.as_str()).collect();
+        assert_eq!(said, ids, "{pinned:?}");
+    }
 }
 
 #[test]

@@ -4,13 +4,14 @@
 
 use super::find;
 use super::referred::resolve;
-use crate::answering::{Answering, Keep, history};
+use crate::answering::{Answering, Keep};
 use crate::backend::{History, Reply, RequestContext};
 use crate::body::{Body, Response};
 use crate::endpoints::conversations::new_messages;
 use crate::endpoints::generate::{event_stream, extra_headers, first_event, full};
 use crate::error::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
+use crate::history::history;
 use crate::kept::{not_found, store_failed};
 use crate::replay::{ReplayBody, gone_of_response};
 use crate::server::Api;
