@@ -4,7 +4,7 @@
 //! Invariant: a log that was begun ends with a last event, and a response that was begun ends with a status, whatever
 //! happens here.
 
-use crate::backend::{Reply, ReplyEvent, RequestContext};
+use crate::backend::{BoxFuture, Reply, ReplyEvent, RequestContext};
 use crate::behind;
 use crate::error;
 use crate::events::First;
@@ -47,6 +47,9 @@ pub(crate) struct Keep {
     pub(crate) turn: Turn,
 }
 
+/// An answer that is asked for.
+pub(crate) type Asking = BoxFuture<'static, Result<Reply, Reject>>;
+
 /// Whose log under an answer's names nobody comes back to, where it was not kept.
 enum Forgotten {
     /// Every gateway's: it was deleted.
@@ -63,17 +66,25 @@ pub(crate) struct Answered {
 }
 
 impl Answering {
-    /// Asks for the answer and makes it.
-    pub(crate) async fn ask(mut self, chat: Chat, context: RequestContext) -> Answered {
-        let api = Arc::clone(&self.api);
+    /// Asks for an answer; nothing happens before somebody waits for it. It needs nobody's request: who waits may change.
+    pub(crate) fn asking(&self, chat: Chat, context: RequestContext) -> Asking {
+        let (api, aborted) = (Arc::clone(&self.api), context.aborted.clone());
+        let context = RequestContext { notebook: Some(self.notebook.clone()), ..context };
+        Box::pin(async move {
+            tokio::select! {
+                reply = api.service.chat(chat, context) => reply,
+                reject = aborted.by_stopping(&api.phase.cutting) => Err(reject),
+            }
+        })
+    }
+
+    /// Makes the answer that is asked for; what refuses it is its end.
+    pub(crate) async fn follow(mut self, asking: Asking) -> Answered {
         let mut out = BytesMut::new();
         self.begin(&mut out);
-        let context = RequestContext { notebook: Some(self.notebook.clone()), ..context };
-        let aborted = context.aborted.clone();
         let reply = tokio::select! {
-            reply = api.service.chat(chat, context) => reply,
+            reply = asking => reply,
             () = stopped(&mut self.writer) => Err(Reject::cancelled()),
-            reject = aborted.by_stopping(&api.phase.cutting) => Err(reject),
         };
         match reply {
             Ok(reply) => self.make(reply, None, out).await,

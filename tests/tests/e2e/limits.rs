@@ -227,6 +227,35 @@ async fn requests_longer_than_a_caller_may_ask_for_are_refused_by_name() {
     assert_eq!(short.json()["usage"]["completion_tokens"], 8);
 }
 
+/// Nobody has to look later for what could be said at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_in_the_background_is_refused_as_one_that_is_waited_for() {
+    let models = "[[models]]\nname = \"tidegate-starter\"\npath = \"bundled\"\nprice = { input = 1.0, output = 2.0 }\n";
+    let keys = [
+        key("ann", "limits = { requests_per_minute = 1 }"),
+        key("bob", "limits = { max_context_tokens = 40 }"),
+        key("eve", "budget = { daily = 0.000002 }"),
+    ];
+    let keeping = Keeping::start(&format!("{models}{}[pipeline]\n", keys.concat())).await;
+    let begin = async |name: &str, model: &str, input: &str| {
+        let body = json!({"model": model, "input": input, "background": true, "max_output_tokens": 5});
+        send(&keeping.gateway, Method::POST, "/v1/responses", &format!("tg-{name}"), Some(&body)).await
+    };
+    let begun = begin("ann", "tidegate-starter", "Hello!").await;
+    assert_eq!((begun.status, header(&begun, "x-ratelimit-remaining-requests")), (200, "0"), "{:?}", begun.body);
+    let long = "word ".repeat(60);
+    for (name, model, input, status, code) in [
+        ("ann", "tidegate-starter", "Hello!", 429, "rate_limit_exceeded"),
+        ("bob", "nobody", "Hello!", 404, "model_not_found"),
+        ("bob", "tidegate-starter", long.as_str(), 400, "context_length_exceeded"),
+        ("eve", "tidegate-starter", "Hello!", 429, "insufficient_quota"),
+    ] {
+        let refused = begin(name, model, input).await;
+        assert_eq!((refused.status, refused.error().2), (status, json!(code)), "{:?}", refused.body);
+        assert_eq!(refused.headers.contains_key("retry-after"), status == 429, "{code}");
+    }
+}
+
 /// What a history is shortened to is the smaller of what its caller may ask and what the model takes, which an upstream may not
 /// say.
 #[tokio::test(flavor = "multi_thread")]

@@ -152,7 +152,8 @@ async fn make(answering: Answering, stream: String, chat: Chat, context: Request
     let maker = keep.conversations.begin(&keep.tenant, &keep.turn).await.map_err(store_failed)?;
     if maker == Maker::This {
         api.streams.tell(&stream, writer);
-        api.tasks.spawn(answering.ask(chat, context).in_current_span());
+        let asking = answering.asking(chat, context);
+        api.tasks.spawn(answering.follow(asking).in_current_span());
     }
     Ok(maker)
 }

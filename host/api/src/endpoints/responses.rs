@@ -1,6 +1,7 @@
 //! `/v1/responses`: an answer that is kept and gone on from, streamed with typed events, or made in the background. How one is
-//! made: `responses/create.rs`, `responses/referred.rs`; here is what is asked of it later.
+//! made: `responses/create.rs`, `responses/background.rs`, `responses/referred.rs`; here is what is asked of it later.
 
+mod background;
 mod create;
 mod referred;
 

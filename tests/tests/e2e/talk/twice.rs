@@ -189,7 +189,11 @@ async fn a_streamed_response_whose_gateway_was_killed_is_not_said_to_be_made() {
         let running = respond(&two, "k", &more).await;
         // As if nothing had been heard of it for too long.
         database.inside("UPDATE idempotency SET gateway = 'gone'");
-        let gone = respond(&two, "k", &more).await;
+        // It is in the store once its model has been waited for long enough.
+        let gone = until("it is named", async || {
+            Some(respond(&two, "k", &more).await).filter(|gone| gone.error().2 == "events_gone")
+        })
+        .await;
         gate.add_permits(1);
         (running, gone)
     };

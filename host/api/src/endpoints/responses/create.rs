@@ -2,6 +2,7 @@
 //! in the background. What is refused leaves nothing, so the order counts: nothing is opened, told or written before all that
 //! could be refused was looked at.
 
+use super::background::in_background;
 use super::find;
 use super::referred::resolve;
 use crate::answering::{Answering, Keep};
@@ -16,10 +17,10 @@ use crate::kept::{not_found, store_failed};
 use crate::replay::{ReplayBody, gone_of_response};
 use crate::server::Api;
 use std::sync::Arc;
-use tidegate_store::conversations::{At, NewResponse, Put, Turn};
+use tidegate_store::conversations::{At, NewResponse, Turn};
 use tidegate_streams::Writer;
 use tidegate_types::clock::unix_s;
-use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Retention};
+use tidegate_types::{Caller, Fault, Notebook, Reject, RejectKind, Retention};
 use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response};
 use tracing::Instrument;
 
@@ -59,7 +60,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     if asked.background {
         refuse_while_stopping(&api)?;
         answering.writer = Some(open(&api, &caller, name)?);
-        return in_background(answering, asked.chat, context, stream, &id).await;
+        return in_background(answering, asked.chat, context, stream).await;
     }
     asked.chat.stream = stream;
     let log = if is_told { Some(OwnLog::open(&api, &caller, name, claimed)?) } else { None };
@@ -263,39 +264,4 @@ fn refuse_unsayable(api: &Api, encoder: &ResponseEncoder, body_bytes: usize) -> 
          an `Idempotency-Key`, so that it has no events"
     );
     Err(Reject::new(RejectKind::TooLarge, Fault::Client, message).code("event_too_large"))
-}
-
-/// Answers at once; the response is there from now on, and goes on without its caller.
-async fn in_background(
-    answering: Answering,
-    chat: Chat,
-    context: RequestContext,
-    stream: bool,
-    name: &str,
-) -> Result<Response, Reject> {
-    let (api, begun) = (Arc::clone(&answering.api), answering.encoder.begun());
-    note_begun(&answering, &begun).await?;
-    let mut cursor = None;
-    if let Some(writer) = &answering.writer {
-        api.streams.tell(name, writer);
-        cursor = stream.then(|| writer.log().read_after(0).map_err(gone_of_response)).transpose()?;
-    }
-    api.tasks.spawn(async move { answering.ask(chat, context).await }.in_current_span());
-    Ok(match cursor {
-        Some(cursor) => event_stream(Body::replay(ReplayBody::of_response(&api, cursor).kept(true))),
-        None => json(begun),
-    })
-}
-
-/// Writes that the response is being made, before anybody is told.
-async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
-    let Some(keep) = &answering.keep else { return Ok(()) };
-    let mut turn = keep.turn.clone();
-    turn.input.clear();
-    turn.response.body = begun.to_owned();
-    match keep.conversations.put(&keep.tenant, &turn).await.map_err(store_failed)? {
-        Put::Written => Ok(()),
-        Put::Deleted if !turn.response.previous.is_empty() => Err(not_found("response").at("previous_response_id")),
-        Put::Deleted | Put::Taken => Err(not_found("conversation")),
-    }
 }

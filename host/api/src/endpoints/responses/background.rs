@@ -1,0 +1,74 @@
+//! A response in the background: its caller hears of it once it was let in, and it goes on without its caller.
+//!
+//! What this gateway knows by itself (whether there is such a model, whose limits and budgets are used up, whether there is a
+//! place, how long the prompt is) it knows before anybody could grow impatient: that has its own status, and leaves nothing.
+//! Guards and other servers may take as long as they like: what they refuse later is how the response has failed.
+
+use crate::answering::{Answering, Asking};
+use crate::backend::{Aborted, RequestContext};
+use crate::body::{Body, Response};
+use crate::endpoints::generate::{event_stream, extra_headers};
+use crate::exchange::json;
+use crate::kept::{not_found, store_failed};
+use crate::replay::{ReplayBody, gone_of_response};
+use hyper::HeaderMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_store::conversations::Put;
+use tidegate_types::{Chat, Fault, Reject};
+use tracing::Instrument;
+
+/// How long a caller waits at most for its response to be let in.
+const LET_IN_WITHIN: Duration = Duration::from_secs(1);
+
+/// Answers once the response was let in, or that takes too long; it is there from then on.
+pub(super) async fn in_background(
+    mut answering: Answering,
+    chat: Chat,
+    context: RequestContext,
+    stream: bool,
+) -> Result<Response, Reject> {
+    let (api, aborted) = (Arc::clone(&answering.api), context.aborted.clone());
+    let (mut asking, mut headers) = (answering.asking(chat, context), HeaderMap::new());
+    if let Ok(reply) = tokio::time::timeout(LET_IN_WITHIN, &mut asking).await {
+        let reply = reply?;
+        headers = extra_headers(&reply);
+        answering.encoder.answered_by(&reply.model);
+        asking = Box::pin(std::future::ready(Ok(reply)));
+    }
+    // In a task, since whoever asked may go away: what the store knows to be made is made.
+    let beginning = api.tasks.spawn(begin(answering, asking, aborted, stream).in_current_span());
+    let begun = beginning.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
+    let mut response = begun?;
+    response.headers_mut().extend(headers);
+    Ok(response)
+}
+
+/// Notes the response, and makes it behind.
+async fn begin(answering: Answering, asking: Asking, aborted: Aborted, stream: bool) -> Result<Response, Reject> {
+    let (api, begun) = (Arc::clone(&answering.api), answering.encoder.begun());
+    note_begun(&answering, &begun).await.inspect_err(|reject| aborted.by(reject))?;
+    let mut cursor = None;
+    if let (Some(writer), Some(keep)) = (&answering.writer, &answering.keep) {
+        api.streams.tell(&keep.turn.response.id, writer);
+        cursor = stream.then(|| writer.log().read_after(0).map_err(gone_of_response)).transpose()?;
+    }
+    api.tasks.spawn(async move { answering.follow(asking).await }.in_current_span());
+    Ok(match cursor {
+        Some(cursor) => event_stream(Body::replay(ReplayBody::of_response(&api, cursor).kept(true))),
+        None => json(begun),
+    })
+}
+
+/// Writes that the response is being made, before anybody is told.
+async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
+    let Some(keep) = &answering.keep else { return Ok(()) };
+    let mut turn = keep.turn.clone();
+    turn.input.clear();
+    turn.response.body = begun.to_owned();
+    match keep.conversations.put(&keep.tenant, &turn).await.map_err(store_failed)? {
+        Put::Written => Ok(()),
+        Put::Deleted if !turn.response.previous.is_empty() => Err(not_found("response").at("previous_response_id")),
+        Put::Deleted | Put::Taken => Err(not_found("conversation")),
+    }
+}
