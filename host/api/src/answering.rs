@@ -11,10 +11,11 @@ use crate::events::First;
 use crate::generation::append;
 use crate::kept::{store_failed, streams_of};
 use crate::server::Api;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use metrics::counter;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Put, Turn, Used};
 use tidegate_store::{Conversations, StoreError};
@@ -23,6 +24,7 @@ use tidegate_types::clock::unix_s;
 use tidegate_types::{Chat, FinishReason, Notebook, Reject, Report, TenantId, Usage};
 use tidegate_wire::responses::{Ended, ResponseEncoder};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 /// One answer in the making.
 pub(crate) struct Answering {
@@ -81,7 +83,7 @@ impl Answering {
     /// Makes the answer that is asked for; what refuses it is its end.
     pub(crate) async fn follow(mut self, asking: Asking) -> Answered {
         let mut out = BytesMut::new();
-        self.begin(&mut out);
+        self.begin(&mut out).await;
         let reply = tokio::select! {
             reply = asking => reply,
             () = stopped(&mut self.writer) => Err(Reject::cancelled()),
@@ -96,13 +98,13 @@ impl Answering {
     pub(crate) async fn run(mut self, reply: Reply, first: First) -> Answered {
         self.encoder.answered_by(&reply.model);
         let mut out = BytesMut::new();
-        self.begin(&mut out);
+        self.begin(&mut out).await;
         self.make(reply, first, out).await
     }
 
-    fn begin(&mut self, out: &mut BytesMut) {
+    async fn begin(&mut self, out: &mut BytesMut) {
         self.encoder.begin(out);
-        self.flush(out);
+        self.flush(out).await;
     }
 
     async fn make(mut self, mut reply: Reply, mut first: First, mut out: BytesMut) -> Answered {
@@ -129,7 +131,7 @@ impl Answering {
                 Some(Err(reject)) => break Err(reject),
                 None => break Ok(()),
             }
-            self.flush(&mut out);
+            self.flush(&mut out).await;
         };
         // What it holds is free before anything waits for the store.
         match &outcome {
@@ -142,15 +144,21 @@ impl Answering {
     async fn end(mut self, outcome: Result<(), Reject>, out: &mut BytesMut) -> Answered {
         let ended = self.encoder.end(outcome, out);
         self.encoder.report(self.notebook.read());
-        self.flush(out);
         // One time for what is kept and what is told.
         let at = unix_s();
-        let forgotten = match self.keep.take() {
-            Some(keep) => self.keep_it(keep, &ended, at).await,
-            None => None,
+        let (api, mut writer, said) = (Arc::clone(&self.api), self.writer.take(), out.split().freeze());
+        let keep = self.keep.take();
+        let keeping = async {
+            match keep {
+                Some(keep) => self.keep_it(keep, &ended, at).await,
+                None => None,
+            }
         };
+        // What is said is kept, however slowly it is read.
+        let ((), forgotten) = tokio::join!(tell(&mut writer, said, &api.phase.cutting), keeping);
+        self.writer = writer;
         self.encoder.terminal(&ended, at, out);
-        self.flush(out);
+        self.flush(out).await;
         if let Some(writer) = self.writer.take() {
             writer.end(match &ended {
                 Ended::Finished(_) => Ok(()),
@@ -218,12 +226,26 @@ impl Answering {
         })
     }
 
-    fn flush(&mut self, out: &mut BytesMut) {
-        match &mut self.writer {
-            Some(writer) => append(writer, out.split().freeze()),
-            None => out.clear(),
+    async fn flush(&mut self, out: &mut BytesMut) {
+        if !out.is_empty() {
+            tell(&mut self.writer, out.split().freeze(), &self.api.phase.cutting).await;
         }
     }
+}
+
+/// Appends whole events to the log, where there is one, once the reader that they are made for has room for them; nobody waits
+/// for it who was asked for the end, or whose server stops.
+async fn tell(writer: &mut Option<Writer>, events: Bytes, cutting: &CancellationToken) {
+    let Some(writer) = writer.as_mut().filter(|_| !events.is_empty()) else { return };
+    tokio::select! {
+        biased;
+        () = poll_fn(|cx| match writer.poll_room(events.len(), cx) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => writer.poll_stopped(cx),
+        }) => {}
+        () = cutting.cancelled() => {}
+    }
+    append(writer, events);
 }
 
 /// Responses that were begun and could not be written at their end, each a task that waits for the database.

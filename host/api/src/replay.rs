@@ -64,9 +64,11 @@ impl ReplayBody {
         body
     }
 
-    /// Stops the generation when this reader goes away before its end, or cannot be told the rest and nothing keeps it.
+    /// Stops the generation when this reader goes away before its end, or cannot be told the rest and nothing keeps it. While
+    /// it is there, what is made waits for it.
     pub(crate) fn owning(mut self) -> Self {
         self.owns = true;
+        self.cursor.pace();
         self
     }
 

@@ -3,8 +3,8 @@
 //!
 //! Invariants, each a property test:
 //! - a reader sees every event once, in order, wherever its connection was cut;
-//! - the writer never waits: a reader that is too slow for the log's bound is told what it missed, and nobody else is
-//!   held up;
+//! - the writer waits for no reader but the one that it writes for, if there is one ([`Cursor::pace`]), which misses nothing:
+//!   any other that is too slow for the log's bound is told what it missed, and nobody else is held up;
 //! - a log belongs to a tenant; for every other it does not exist;
 //! - memory is bounded: each log but for large events that say much of it again, and all together; what has ended gives way
 //!   to what begins, and whoever holds more than its share of all is refused alone;

@@ -1,5 +1,7 @@
-//! One log: a queue of events with numbers, and who waits for more. What may stay in it: `log/writer.rs`.
+//! One log: a queue of events with numbers, and who waits for more. What may stay in it: `log/writer.rs`; whom its writer waits
+//! for: `log/pace.rs`.
 
+mod pace;
 mod writer;
 
 pub use writer::Writer;
@@ -7,6 +9,7 @@ pub use writer::Writer;
 use crate::memory::Holding;
 use crate::shared::{Follow, SharedLogs};
 use bytes::Bytes;
+use pace::Pace;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -77,6 +80,8 @@ struct State {
     of_end: Vec<Waker>,
     /// The writer's task, woken by a stop.
     writer: Option<Waker>,
+    /// The reader that it is filled for.
+    pace: Option<Pace>,
 }
 
 struct Entry {
@@ -141,7 +146,7 @@ impl Log {
             return Err(Missed { first_kept });
         }
         // One who claims to have seen more than there is waits for what follows that.
-        Ok(Cursor(Place::Here { log: Arc::clone(self), next: seen.min(last) + 1, number: None }))
+        Ok(Cursor(Place::Here { log: Arc::clone(self), next: seen.min(last) + 1, number: None, paces: false }))
     }
 
     pub(crate) fn tell(&self, shared: &Arc<dyn SharedLogs>) {
@@ -228,6 +233,8 @@ enum Place {
         next: u64,
         /// Among those that have waited.
         number: Option<u64>,
+        /// Whether it is the one that the writer waits for.
+        paces: bool,
     },
     Elsewhere(Box<dyn Follow>),
 }
@@ -271,7 +278,7 @@ impl Cursor {
     /// The next event; `None` behind the last of a log that has ended. An error where the reader was too slow.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Numbered, Missed>>> {
         match &mut self.0 {
-            Place::Here { log, next, number } => log.poll_at(next, number, cx),
+            Place::Here { log, next, number, paces } => log.poll_at(next, (number, *paces), cx),
             Place::Elsewhere(follow) => follow.poll_next(cx),
         }
     }
@@ -281,7 +288,7 @@ impl Log {
     fn poll_at(
         &self,
         next: &mut u64,
-        number: &mut Option<u64>,
+        (number, paces): (&mut Option<u64>, bool),
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Numbered, Missed>>> {
         let mut state = self.state.lock();
@@ -291,6 +298,9 @@ impl Log {
         if let Some(event) = usize::try_from(at).ok().and_then(|at| state.events.get(at)) {
             let numbered = Numbered { number: *next, event: event.event.clone() };
             *next += 1;
+            let writer = if paces { state.paced_on(numbered.event.len()) } else { None };
+            drop(state);
+            writer.into_iter().for_each(Waker::wake);
             return Poll::Ready(Some(Ok(numbered)));
         }
         if state.end.is_some() || state.cut.is_some() {
@@ -303,10 +313,16 @@ impl Log {
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        if let Place::Here { log, number: Some(number), .. } = &self.0 {
-            // Dropped without the lock: who has it may have the last of something.
-            let waited = log.state.lock().waiting.remove(number);
-            drop(waited);
+        let Place::Here { log, number, paces, .. } = &self.0 else { return };
+        if number.is_none() && !paces {
+            return;
         }
+        let mut state = log.state.lock();
+        let waited = number.and_then(|number| state.waiting.remove(&number));
+        let writer = if *paces { state.paced_no_more() } else { None };
+        // Without the lock: who has it may have the last of something.
+        drop(state);
+        drop(waited);
+        writer.into_iter().for_each(Waker::wake);
     }
 }

@@ -432,7 +432,113 @@ fn a_log_that_is_full_drops_its_oldest_events_and_says_so() {
     drop((writer, slow, resumed, log));
 }
 
+fn has_room(writer: &mut Writer, bytes: usize) -> bool {
+    writer.poll_room(bytes, &mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+#[test]
+fn a_writer_waits_for_the_reader_that_it_writes_for_and_for_no_other() {
+    let streams = Streams::new(Limits { log_bytes: 30, ..Limits::default() });
+    let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+    writer.append(event(1));
+    let [mut own, mut other] = [0, 0].map(|seen| writer.log().read_after(seen).unwrap());
+    own.pace();
+    (2..=4).for_each(|i| writer.append(event(i)));
+    assert_eq!((writer.log().first_kept(), streams.bytes()), (1, 28));
+    let counter = Arc::new(Counter::default());
+    let waker = Waker::from(Arc::clone(&counter));
+    let mut cx = Context::from_waker(&waker);
+    assert!(has_room(&mut writer, 2) && writer.poll_room(7, &mut cx).is_pending());
+    // What is unread stays, whoever does not wait.
+    writer.append(event(5));
+    assert_eq!((writer.log().first_kept(), streams.bytes()), (1, 35));
+    assert!(writer.poll_room(7, &mut cx).is_pending());
+    assert_eq!(poll(&mut other), Poll::Ready(Some(Ok((1, event(1))))));
+    assert_eq!(counter.0.load(Ordering::SeqCst), 0);
+    assert_eq!(poll(&mut own), Poll::Ready(Some(Ok((1, event(1))))));
+    assert_eq!(counter.0.load(Ordering::SeqCst), 1, "it is woken once");
+    assert!(writer.poll_room(7, &mut cx).is_pending(), "four are unread");
+    assert_eq!(poll(&mut own), Poll::Ready(Some(Ok((2, event(2))))));
+    assert!(has_room(&mut writer, 7));
+    (6..=9).for_each(|i| writer.append(event(i)));
+    assert_eq!(writer.log().first_kept(), 3);
+    assert!(writer.poll_room(7, &mut cx).is_pending());
+    let woken = counter.0.load(Ordering::SeqCst);
+    drop(own);
+    assert_eq!(counter.0.load(Ordering::SeqCst), woken + 1, "who is gone is waited for no more");
+    assert!(has_room(&mut writer, 1000));
+    writer.append(event(10));
+    assert!(matches!(poll(&mut other), Poll::Ready(Some(Err(Missed { .. })))), "it was too slow");
+}
+
+#[test]
+fn who_reads_all_there_is_has_what_is_larger_than_its_log() {
+    let streams = Streams::new(Limits { log_bytes: 30, ..Limits::default() });
+    let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+    let mut own = writer.log().read_after(0).unwrap();
+    own.pace();
+    for i in 0..20 {
+        assert!(has_room(&mut writer, 500));
+        writer.append(Bytes::from(vec![b'x'; 500]));
+        assert!(!has_room(&mut writer, 7));
+        assert_eq!(drain(&mut own).len(), 1, "{i}");
+    }
+    writer.log().stop();
+    writer.append(event(1));
+    assert!(has_room(&mut writer, 1000), "the end is asked for");
+}
+
+/// Its stream goes on as fast as it is read.
+#[test]
+fn a_tenant_that_holds_too_much_waits_for_its_own_readers() {
+    let streams = Streams::new(Limits { total_bytes: 100, ..Limits::default() });
+    let (_, mut greedy) = streams.open(&tenant("a")).unwrap();
+    let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+    let mut own = writer.log().read_after(0).unwrap();
+    own.pace();
+    (0..3).for_each(|i| writer.append(event(i)));
+    greedy.append(Bytes::from(vec![b'x'; 179]));
+    assert!(!has_room(&mut writer, 7));
+    for i in 0..20 {
+        drain(&mut own);
+        assert!(has_room(&mut writer, 7), "{i}");
+        writer.append(event(i % 10));
+        assert!(!has_room(&mut writer, 7) && streams.bytes() <= 200, "{i}: {}", streams.bytes());
+    }
+}
+
 proptest! {
+    /// However slowly and in whatever order: nothing is lost, and the log holds no more than its bound.
+    #[test]
+    fn a_reader_that_is_waited_for_sees_everything(
+        steps in prop::collection::vec((0_usize..5, 0_usize..4), 1..80), log_bytes in 20_usize..200,
+    ) {
+        let streams = Streams::new(Limits { log_bytes, ..Limits::default() });
+        let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+        let mut own = writer.log().read_after(0).unwrap();
+        own.pace();
+        let (mut written, mut seen) = (0, Vec::new());
+        for (appended, read) in steps {
+            for _ in 0..appended {
+                let next = event(written + 1);
+                if has_room(&mut writer, next.len()) {
+                    written += 1;
+                    writer.append(next);
+                }
+            }
+            prop_assert!(streams.bytes() <= log_bytes);
+            for _ in 0..read {
+                if let Poll::Ready(Some(Ok(event))) = poll(&mut own) {
+                    seen.push(event);
+                }
+            }
+        }
+        writer.end(Ok(()));
+        seen.extend(drain(&mut own));
+        let expected: Vec<(u64, Bytes)> = (1..=written).map(|i| (i as u64, event(i))).collect();
+        prop_assert_eq!(seen, expected);
+    }
+
     /// Readers that are cut at any moment and come back see every event once and in order.
     #[test]
     fn cut_and_resumed_readers_lose_and_repeat_nothing(

@@ -19,7 +19,7 @@ use tidegate_types::{
     TextLogprob, ToolCall, TopLogprob, Usage,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc};
 
 /// What the fake service was asked, and what became of it.
@@ -252,6 +252,13 @@ fn start_with(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>, kept: Option<
 impl Running {
     pub async fn connect(&self) -> Client {
         Client { stream: TcpStream::connect(self.address).await.unwrap(), read: Vec::new() }
+    }
+
+    /// A client with no room for what it does not read.
+    pub async fn connect_narrowly(&self) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(8 << 10).unwrap();
+        Client { stream: socket.connect(self.address).await.unwrap(), read: Vec::new() }
     }
 
     /// One request on a connection of its own.

@@ -43,8 +43,8 @@ impl Writer {
     }
 
     /// Appends events, none of which pushes out another; the oldest make room where all are more than the log may hold, or
-    /// its tenant holds too much. What is large and finds no room ends the log for its readers ([`CUT`]): of that and of what
-    /// follows nothing is taken.
+    /// its tenant holds too much, but for what the reader has not read that it is filled for ([`Writer::poll_room`]). What is
+    /// large and finds no room ends the log for its readers ([`CUT`]): of that and of what follows nothing is taken.
     pub fn append_together(&mut self, events: Vec<Bytes>) {
         if events.is_empty() || self.log.state.lock().cut.is_some() {
             return;
@@ -64,15 +64,23 @@ impl Writer {
         let (before, together) = (state.bytes, events.len());
         let large = if is_large { state.large_came(size) } else { 0 };
         state.bytes += size;
+        state.paced_by(size);
         state.events.extend(events.into_iter().map(|event| Entry { event, large }));
         holding.add(size);
         // A tenant that holds too much goes on in place of what it holds: no log loses more than it takes.
         let has_room =
             |state: &State| state.counted() <= *limit_bytes && (state.bytes <= before || !holding.must_not_grow());
-        while !has_room(&state) && state.events.len() > together {
+        while !has_room(&state) && state.events.len() > together && !state.is_oldest_unread() {
             holding.give_back(state.drop_oldest());
         }
         wake(state);
+    }
+
+    /// Ready once the reader that the log is filled for ([`super::Cursor::pace`]) has read so much that events of so many bytes
+    /// more find room beside the rest; at once where there is none, nothing more is taken, or somebody has asked for the end.
+    /// Whoever appends without waiting for that makes the log hold more than its bound.
+    pub fn poll_room(&mut self, bytes: usize, cx: &mut Context<'_>) -> Poll<()> {
+        self.log.poll_room(bytes, cx)
     }
 
     /// Why nothing more is taken, where that is so.
