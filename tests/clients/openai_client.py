@@ -84,13 +84,21 @@ def schemas():
     assert isinstance(answer.choices[0].message.parsed, Port), answer
     with bare.chat.completions.stream(model=model, messages=question, response_format=Port) as helper:
         assert helper.get_final_completion().choices[0].message.parsed == answer.choices[0].message.parsed
+    more = question + [answer.choices[0].message, {"role": "user", "content": "And another one."}]
+    again = bare.chat.completions.parse(model=model, messages=more, response_format=Port)
+    assert isinstance(again.choices[0].message.parsed, Port), again
     answer = bare.responses.parse(model=model, input="Describe a port.", text_format=Port)
     assert isinstance(answer.output_parsed, Port), answer
+    more = [*question, *answer.output, {"role": "user", "content": "And another one."}]
+    bare.responses.create(model=model, input=more, max_output_tokens=16)
     tool = openai.pydantic_function_tool(Port, name="register")
     for choice in ("required", {"type": "function", "function": {"name": "register"}}):
         answer = bare.chat.completions.parse(model=model, messages=question, tools=[tool], tool_choice=choice)
         call = answer.choices[0].message.tool_calls[0].function
         assert call.name == "register" and isinstance(call.parsed_arguments, Port), answer
+    message = answer.choices[0].message
+    done = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Registered."}
+    bare.chat.completions.create(model=model, messages=question + [message, done], tools=[tool], max_tokens=8)
     bad = {"type": "array", "uniqueItems": True}
     try:
         bare.chat.completions.create(

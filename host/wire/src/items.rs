@@ -179,8 +179,8 @@ fn read_part(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Part, Reject>
             "refusal" => refusal = Some(string(node, &at)?),
             "image_url" => url = Some(string(node, &at)?),
             "detail" => detail = Some(string(node, &at)?),
-            // An answer that comes back has them; they say nothing to a model.
-            "annotations" | "logprobs" => {}
+            // An answer that comes back has them, of a client's `parse()` the last; they say nothing more to a model.
+            "annotations" | "logprobs" | "parsed" => {}
             _ => return Err(unsupported(&at, "such a part has no such field; leave it out")),
         }
     }
@@ -228,6 +228,8 @@ fn read_call(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> {
             "call_id" => id = Some(short_string(node, at, MAX_CALL_ID_BYTES)?),
             "name" => name = Some(short_string(node, at, MAX_NAME_BYTES)?),
             "arguments" => arguments = Some(string(node, at)?),
+            // The same, as a client has read it.
+            "parsed_arguments" => {}
             _ => return Ok(false),
         }
         Ok(true)

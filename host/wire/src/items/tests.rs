@@ -62,6 +62,17 @@ fn an_item_comes_back_with_all_that_was_told_of_it() {
     }
 }
 
+/// OpenAI's clients send what their `parse()` has read with the item that it is of.
+#[test]
+fn what_a_client_has_read_in_an_item_is_passed_over() {
+    let said = json!({"type": "message", "role": "assistant", "content":
+        [{"type": "output_text", "text": "{}", "annotations": [], "parsed": {"name": "x"}}]});
+    let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "parsed_arguments": {}});
+    let call_of = ToolCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
+    let expected = [one(Role::Assistant, Part::Text("{}".into())), one(Role::Assistant, Part::ToolCall(call_of))];
+    assert_eq!(read_text(&json!([said, call]).to_string()).unwrap(), expected);
+}
+
 #[test]
 fn a_wrong_item_is_refused_by_its_place() {
     for (given, param, code) in [

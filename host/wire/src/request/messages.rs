@@ -1,5 +1,6 @@
 //! The conversation. A message's fields depend on its role; a field that a role does not have is refused rather
-//! than dropped, except `annotations` and `citations`, which only ever come back from an answer that the caller repeats.
+//! than dropped, except `annotations` and `citations`, which only ever come back from an answer that the caller repeats, and
+//! `parsed`, which a client has put to it.
 
 use crate::field::{list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
 use crate::items::{MAX_ITEMS, unanswered};
@@ -67,7 +68,8 @@ impl<'a> Fields<'a> {
                 "reasoning_content" | "reasoning" => fields.reasoning = Some(node),
                 "tool_calls" => fields.tool_calls = Some(node),
                 "tool_call_id" => fields.tool_call_id = Some(node),
-                "annotations" | "citations" => {}
+                // What OpenAI's clients read in an answer, `parsed` by their `parse()`, is said by its text.
+                "annotations" | "citations" | "parsed" => {}
                 "function_call" => return Err(unsupported(&at, "it is deprecated; send `tool_calls`")),
                 _ => return Err(unsupported(&at, "no message has such a field; leave it out")),
             }

@@ -311,6 +311,23 @@ fn what_only_some_servers_can_promise_is_demanded() {
     assert!(demands("service_tier", json!("auto")).is_empty() && demands("user", json!("u")).is_empty());
 }
 
+/// OpenAI's clients send what their `parse()` has read with the message that it is of.
+#[test]
+fn what_a_client_has_read_in_an_answer_is_passed_over() {
+    let said = |content: Value, function: Value| {
+        let mut message = json!({"role": "assistant", "content": "{}", "tool_calls":
+            [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
+        message.as_object_mut().unwrap().extend(content.as_object().cloned().unwrap_or_default());
+        let into = message["tool_calls"][0]["function"].as_object_mut().unwrap();
+        into.extend(function.as_object().cloned().unwrap_or_default());
+        messages(json!([message]))
+    };
+    let plain = said(json!({}), json!({}));
+    for read in [json!({"name": "x", "berths": 3}), json!([1]), json!("x"), json!(false), json!(null)] {
+        assert_eq!(said(json!({"parsed": read}), json!({"parsed_arguments": read})), plain, "{read}");
+    }
+}
+
 #[test]
 fn messages_become_parts() {
     let list = messages(json!([

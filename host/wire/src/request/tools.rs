@@ -150,6 +150,8 @@ fn read_call(node: Node<'_>, at: &Path<'_>) -> Result<ToolCall, Reject> {
         match key.as_ref() {
             "name" => name = Some(read_name(node, &at)?),
             "arguments" => arguments = Some(string(node, &at)?),
+            // The same, as a client has read it.
+            "parsed_arguments" => {}
             _ if matches!(node, Node::Null) => {}
             _ => return Err(unsupported(&at, "a call has a name and arguments")),
         }
