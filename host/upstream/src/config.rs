@@ -38,10 +38,11 @@ pub enum Reader {
 impl UpstreamConfig {
     /// `model` at `base_url`, with the default bounds and no key.
     pub fn new(name: impl Into<String>, base_url: impl Into<String>, model: impl Into<String>) -> Self {
+        let RetryConfig { whole_timeout, idle_timeout, .. } = RetryConfig::default();
         Self {
             name: name.into(),
-            connector: ConnectorConfig::new(base_url),
-            whole_timeout: RetryConfig::default().whole_timeout,
+            connector: ConnectorConfig { idle_timeout, ..ConnectorConfig::new(base_url) },
+            whole_timeout,
             api_key: None,
             model: model.into(),
             options: RequestOptions::default(),

@@ -76,6 +76,7 @@ impl Replicas {
         }
         let server = |mut config: UpstreamConfig| {
             config.connector.first_byte_timeout = retry.start_timeout;
+            config.connector.idle_timeout = retry.idle_timeout;
             config.whole_timeout = retry.whole_timeout;
             let upstream = Upstream::new(config)?;
             let figures = ServerFigures::new(model, upstream.origin());

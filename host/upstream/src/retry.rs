@@ -44,6 +44,8 @@ pub struct RetryConfig {
     pub start_timeout: Duration,
     /// How long it may take for an answer in one piece, of which nothing comes before all of it is made.
     pub whole_timeout: Duration,
+    /// How long it may be silent once its answer has begun.
+    pub idle_timeout: Duration,
     /// How long all attempts and pauses together may take until an answer has begun; for answers in one piece at least as long as
     /// one of those may take.
     pub deadline: Duration,
@@ -60,6 +62,8 @@ impl Default for RetryConfig {
             start_timeout: Duration::from_secs(120),
             // A little less than OpenAI's clients wait, which ask again by themselves unless they are told not to.
             whole_timeout: Duration::from_secs(590),
+            // As for the start: a server that tells a call once it is whole says nothing while its model writes that.
+            idle_timeout: Duration::from_secs(120),
             deadline: Duration::from_secs(300),
         }
     }

@@ -23,6 +23,8 @@ pub struct UpstreamRetryConfig {
     pub start_timeout_ms: u64,
     /// How long it may take for an answer that is not streamed.
     pub whole_timeout_ms: u64,
+    /// How long it may be silent once its answer has begun.
+    pub idle_timeout_ms: u64,
     /// How long all attempts and pauses together may take until an answer has begun.
     pub deadline_ms: u64,
 }
@@ -39,6 +41,7 @@ impl Default for UpstreamRetryConfig {
             max_backoff_ms: ms(retry.max_backoff),
             start_timeout_ms: ms(retry.start_timeout),
             whole_timeout_ms: ms(retry.whole_timeout),
+            idle_timeout_ms: ms(retry.idle_timeout),
             deadline_ms: ms(retry.deadline),
         }
     }
@@ -60,6 +63,7 @@ impl UpstreamRetryConfig {
             max_backoff: Duration::from_millis(self.max_backoff_ms),
             start_timeout: Duration::from_millis(self.start_timeout_ms),
             whole_timeout: Duration::from_millis(self.whole_timeout_ms),
+            idle_timeout: Duration::from_millis(self.idle_timeout_ms),
             deadline: Duration::from_millis(self.deadline_ms),
         }
     }
@@ -79,6 +83,7 @@ impl UpstreamRetryConfig {
             ("max_backoff_ms", self.max_backoff_ms),
             ("start_timeout_ms", self.start_timeout_ms),
             ("whole_timeout_ms", self.whole_timeout_ms),
+            ("idle_timeout_ms", self.idle_timeout_ms),
             ("deadline_ms", self.deadline_ms),
         ];
         for (name, value) in times {
@@ -134,7 +139,17 @@ impl UpstreamBreakerConfig {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn a_server_has_the_times_that_the_config_gives_it() {
+        assert_eq!(UpstreamRetryConfig::default().to_retry(), RetryConfig::default());
+        let times = "start_timeout_ms = 1\nwhole_timeout_ms = 2\nidle_timeout_ms = 3\ndeadline_ms = 4";
+        let retry = toml::from_str::<UpstreamRetryConfig>(times).unwrap().to_retry();
+        let given = [retry.start_timeout, retry.whole_timeout, retry.idle_timeout, retry.deadline];
+        assert_eq!(given, [1, 2, 3, 4].map(Duration::from_millis));
+    }
 
     #[test]
     fn what_cannot_be_meant_is_refused_by_name() {
@@ -147,6 +162,7 @@ mod tests {
             (format!("{at}retry = {{ retries = 11 }}"), "the largest is 10"),
             (format!("{at}retry = {{ budget_percent = 101 }}"), "`budget_percent` is 101"),
             (format!("{at}retry = {{ backoff_ms = 0 }}"), "`backoff_ms` is 0"),
+            (format!("{at}retry = {{ idle_timeout_ms = 3600001 }}"), "`idle_timeout_ms` is 3600001"),
             (format!("{at}retry = {{ backoff_ms = 5000 }}"), "less than `backoff_ms`, 5000"),
             (format!("{at}retry = {{ deadline_ms = 1000 }}"), "less than `start_timeout_ms`, 120000"),
             (format!("{at}breaker = {{ pause_ms = 0 }}"), "`breaker.pause_ms` is 0"),
