@@ -27,15 +27,32 @@ pub(crate) fn messages_bytes(messages: &[Message]) -> usize {
         .sum()
 }
 
-/// Bytes of messages as a plugin is given them: with what is in them beside text, such as images.
-pub(crate) fn given_bytes(messages: &[Message]) -> usize {
+/// Of what tells calls apart, which may be longer than what they say: ids and names.
+fn label_bytes(messages: &[Message]) -> usize {
+    let parts = messages.iter().flat_map(|message| &message.parts);
+    parts
+        .map(|part| match part {
+            Part::ToolCall(call) => call.id.len() + call.name.len(),
+            Part::ToolOutcome(outcome) => outcome.call_id.len(),
+            _ => 0,
+        })
+        .sum()
+}
+
+/// Of what is neither text nor about calls, such as images.
+fn opaque_bytes(messages: &[Message]) -> usize {
     let opaque = |part: &Part| if let Part::Opaque { body, .. } = part { json_bytes(body) } else { 0 };
-    messages_bytes(messages) + messages.iter().flat_map(|message| &message.parts).map(opaque).sum::<usize>()
+    messages.iter().flat_map(|message| &message.parts).map(opaque).sum()
+}
+
+/// Bytes of messages as a plugin is given them: with what is in them beside text.
+pub(crate) fn given_bytes(messages: &[Message]) -> usize {
+    messages_bytes(messages) + label_bytes(messages) + opaque_bytes(messages)
 }
 
 /// About how many bytes a plugin is given of a request: its messages, its tools and its parameters.
 pub(crate) fn told_bytes(chat: &Chat) -> usize {
-    let opaque = given_bytes(&chat.messages) - messages_bytes(&chat.messages);
+    let opaque = opaque_bytes(&chat.messages);
     let params = chat.extra.iter().map(|(name, value)| name.len() + json_bytes(value));
     rendered_bytes(chat, &[]) + opaque + params.sum::<usize>()
 }
@@ -43,7 +60,8 @@ pub(crate) fn told_bytes(chat: &Chat) -> usize {
 /// About how many bytes a template makes of a request and the server's tools `defs`.
 pub(crate) fn rendered_bytes(chat: &Chat, defs: &[ToolDef]) -> usize {
     let pieces: usize = chat.messages.iter().map(|message| 1 + message.parts.len()).sum();
-    text_bytes(chat) + MARKUP_BYTES * pieces + tool_bytes(chat.tools.iter().chain(defs))
+    let in_messages = text_bytes(chat) + label_bytes(&chat.messages) + MARKUP_BYTES * pieces;
+    in_messages + tool_bytes(chat.tools.iter().chain(defs))
 }
 
 /// About how many bytes it makes of definitions of tools.
@@ -96,7 +114,7 @@ fn media_tokens(part: &Part) -> u64 {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tidegate_types::{Role, ToolHints};
+    use tidegate_types::{Role, ToolCall, ToolHints, ToolOutcome};
 
     fn chat(num_messages: usize, tools: Vec<ToolDef>) -> Chat {
         let messages = (0..num_messages).map(|i| Message::text(format!("m{i}"), Role::User, "x")).collect();
@@ -116,6 +134,19 @@ mod tests {
         chat.extra.insert("more".into(), json!("x".repeat(1 << 20)));
         assert!(given_bytes(&chat.messages) > 1 << 20 && told_bytes(&chat) > 2 << 20);
         assert!(messages_bytes(&chat.messages) == 1 && rendered_bytes(&chat, &[]) < 1 << 10);
+    }
+
+    /// A template may write them.
+    #[test]
+    fn ids_of_calls_count_for_plugins_and_templates() {
+        let mut chat = chat(1, Vec::new());
+        let id = "x".repeat(1 << 20);
+        let outcome = ToolOutcome { call_id: id.clone(), content: "y".into(), structured: None, is_error: false };
+        let call = ToolCall { id, name: "f".into(), arguments: "{}".into() };
+        chat.messages[0].parts = vec![Part::ToolCall(call), Part::ToolOutcome(outcome)];
+        let bytes = [given_bytes(&chat.messages), told_bytes(&chat), rendered_bytes(&chat, &[])];
+        assert!(bytes.iter().all(|bytes| (2 << 20..3 << 20).contains(bytes)), "{bytes:?}");
+        assert_eq!(messages_bytes(&chat.messages), 3);
     }
 
     #[test]

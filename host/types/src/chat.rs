@@ -44,6 +44,13 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
+impl ToolCall {
+    /// The longest id: some gateways put the signature of a thought there, which has kilobytes.
+    pub const MAX_ID_BYTES: usize = 64 << 10;
+    /// The longest name. Tools that are offered have shorter ones, of fewer characters; a model may call others.
+    pub const MAX_NAME_BYTES: usize = 256;
+}
+
 /// What a tool answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutcome {

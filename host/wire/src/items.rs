@@ -6,15 +6,14 @@ mod joined;
 pub(crate) use joined::unanswered;
 pub use joined::{joined, uncalled};
 
-use crate::field::{list, missing, name, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
+use crate::called;
+use crate::field::{list, missing, name, not_one_of, object, refuse, string, unsupported, wrong_type};
 use crate::json::{Entries, Node};
 use crate::path::Path;
 use crate::report;
 use serde_json::{Value, json};
 use tidegate_types::{Message, Part, Reject, Report, Role, ToolCall, ToolOutcome, Usage};
 
-const MAX_CALL_ID_BYTES: usize = 256;
-const MAX_NAME_BYTES: usize = 64;
 const MAX_ID_BYTES: usize = 128;
 /// More than fit into any context; messages of a chat are bounded alike.
 pub(crate) const MAX_ITEMS: usize = 4096;
@@ -225,8 +224,8 @@ fn read_call(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> {
     let (mut id, mut name, mut arguments) = (None, None, None);
     members(entries, at, |key, node, at| {
         match key {
-            "call_id" => id = Some(short_string(node, at, MAX_CALL_ID_BYTES)?),
-            "name" => name = Some(short_string(node, at, MAX_NAME_BYTES)?),
+            "call_id" => id = Some(called::id(node, at)?),
+            "name" => name = Some(called::name(node, at)?),
             "arguments" => arguments = Some(string(node, at)?),
             // The same, as a client has read it.
             "parsed_arguments" => {}
@@ -244,10 +243,10 @@ fn read_outcome(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> 
     let (mut call_id, mut output) = (None, None);
     members(entries, at, |key, node, at| {
         match key {
-            "call_id" => call_id = Some(short_string(node, at, MAX_CALL_ID_BYTES)?),
+            "call_id" => call_id = Some(called::id(node, at)?),
             "output" => output = Some(read_content(node, at, &Role::Tool)?),
             // OpenAI lets callers repeat the tool's name here.
-            "name" => drop(short_string(node, at, MAX_NAME_BYTES)?),
+            "name" => drop(called::name(node, at)?),
             _ => return Ok(false),
         }
         Ok(true)

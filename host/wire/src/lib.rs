@@ -10,6 +10,7 @@
 //! Read `request.rs` first.
 
 pub mod answer;
+mod called;
 pub mod client;
 pub mod conversations;
 pub mod embeddings;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_tests::stand_in::{Said, StandIn};
-use tidegate_tests::{Answer, Gateway, ask, collect, finish_reason, with_model};
+use tidegate_tests::{Answer, BARE, Gateway, ask, collect, finish_reason, with_model};
 use tokio::sync::Semaphore;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -64,6 +64,40 @@ async fn gateway(upstream: &StandIn, more: &str) -> Gateway {
 fn with(mut request: Value, more: Value) -> Value {
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     request
+}
+
+/// Of a server that puts the signature of a thought into the id, and of a model that calls what nobody has offered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_taken_back_as_it_was_handed_out() {
+    let mut message = calls("functions.find", "{}");
+    let id = format!("call_1__thought__{}", "Es4B+/=".repeat(1000));
+    message["tool_calls"][0]["id"] = id.as_str().into();
+    let upstream = StandIn::start(move |_, body| match is_told(body) {
+        true => says("Found."),
+        false => whole(&message, "tool_calls", 10, 8),
+    })
+    .await;
+    let gateway = gateway(&upstream, BARE).await;
+    let mut request = with_model(with(ask("Find it."), find()));
+    let called = gateway.chat(request.clone()).await.json()["choices"][0]["message"].clone();
+    let outcome = json!({"role": "tool", "tool_call_id": id, "name": "functions.find", "content": "x"});
+    request["messages"].as_array_mut().unwrap().extend([called, outcome]);
+    let answer = gateway.chat(request).await;
+    assert_eq!((answer.status, &*answer.text()), (200, "Found."), "{:?}", answer.body);
+    let tools = json!([{"type": "function", "name": "find"}]);
+    let asked = |input: &[Value]| with_model(json!({"input": input, "tools": tools}));
+    let mut input = vec![json!({"role": "user", "content": "Find it."})];
+    let called = gateway.post("/v1/responses", &asked(&input)).await.json();
+    input.extend(called["output"].as_array().unwrap().iter().cloned());
+    input.push(json!({"type": "function_call_output", "call_id": id, "output": "x"}));
+    let answer = gateway.post("/v1/responses", &asked(&input)).await;
+    assert_eq!(answer.json()["output"][0]["content"][0]["text"], "Found.", "{:?}", answer.body);
+    let seen = upstream.asked(CHAT);
+    for told in [&seen[1]["messages"], &seen[3]["messages"]] {
+        let call = &told[1]["tool_calls"][0];
+        let names = [&call["id"], &told[2]["tool_call_id"], &call["function"]["name"]];
+        assert_eq!(names, [&json!(id), &json!(id), &json!("functions.find")]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,6 +17,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use tidegate_types::ToolCall;
 
 /// First keys of an object that may be a call where no mark says so; others are an answer in JSON.
 const CALL_KEYS: [&str; 6] = ["name", "type", "function", "parameters", "arguments", "id"];
@@ -178,7 +179,8 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 
 fn one_call(json: &str, opening: Opening) -> Option<(String, String)> {
     let fields: Fields<'_> = serde_json::from_str(json).ok()?;
-    let name = fields.name.or(fields.function).filter(|name| !name.is_empty())?;
+    let is_name = |name: &Cow<'_, str>| (1..=ToolCall::MAX_NAME_BYTES).contains(&name.len());
+    let name = fields.name.or(fields.function).filter(is_name)?;
     let arguments = match (fields.arguments.or(fields.parameters), opening) {
         (Some(arguments), _) => object_text(arguments.get())?,
         (None, Opening::Mark) => "{}".to_owned(),

@@ -107,6 +107,8 @@ fn malformed_calls_are_text_and_nothing_is_lost() {
     ] {
         check(&hermes, answer, &[text(answer)]);
     }
+    let long = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>".replace('f', &"f".repeat(257));
+    check(&hermes, &long, &[text(&long)]);
 }
 
 #[test]

@@ -139,12 +139,14 @@ impl Calls {
     }
 
     /// The whole calls. A call without an id gets one from `new_id`; one without arguments gets `{}`, which is
-    /// what a function without parameters is called with.
+    /// what a function without parameters is called with. One that would not be taken back is not handed out.
     pub(super) fn finish(self, new_id: fn() -> String) -> Result<Vec<ToolCall>, WireError> {
         let whole = |(i, mut call): (usize, Partial)| {
             if call.name.is_empty() {
                 return Err(WireError::Malformed(format!("tool call {i} has no name")));
             }
+            check_length(call.id.len(), ToolCall::MAX_ID_BYTES, "an id")?;
+            check_length(call.name.len(), ToolCall::MAX_NAME_BYTES, "a name")?;
             if call.id.is_empty() {
                 call.id = new_id();
             }
@@ -154,6 +156,13 @@ impl Calls {
             Ok(ToolCall { id: call.id, name: call.name, arguments: call.arguments })
         };
         self.calls.into_iter().enumerate().map(whole).collect()
+    }
+}
+
+fn check_length(bytes: usize, most: usize, what: &str) -> Result<(), WireError> {
+    match bytes <= most {
+        true => Ok(()),
+        false => Err(WireError::Malformed(format!("a tool call has {what} of {bytes} bytes; the most is {most}"))),
     }
 }
 
@@ -276,5 +285,19 @@ mod tests {
         (0..128).for_each(|i| calls.add(piece(i)).unwrap());
         assert!(calls.add(piece(128)).is_err());
         assert!(calls.finish(String::new).is_err());
+    }
+
+    #[test]
+    fn a_call_is_handed_out_if_it_is_taken_back() {
+        let finish = |id: usize, name: usize| {
+            let function = FunctionPiece { name: Some("n".repeat(name)), arguments: None };
+            let mut calls = Calls::default();
+            calls.add(CallPiece { index: Some(0), id: Some("i".repeat(id)), function: Some(function) }).unwrap();
+            calls.finish(String::new).map(|calls| (calls[0].id.len(), calls[0].name.len()))
+        };
+        let (id, name) = (ToolCall::MAX_ID_BYTES, ToolCall::MAX_NAME_BYTES);
+        assert_eq!(finish(id, name).unwrap(), (id, name));
+        assert!(finish(id + 1, name).unwrap_err().to_string().contains("an id of 65537 bytes; the most is 65536"));
+        assert!(finish(id, name + 1).unwrap_err().to_string().contains("a name of 257 bytes; the most is 256"));
     }
 }

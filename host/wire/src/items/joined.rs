@@ -86,16 +86,16 @@ impl Said {
 }
 
 /// The first outcome whose call is not in the message of the model before it: where it stands, and its call's id. One pass,
-/// since outcomes may be all that there is.
+/// since outcomes may be all that there is, and each id is read once, since they may be long and alike.
 pub(crate) fn unanswered(messages: &[Message]) -> Option<(usize, &str)> {
-    let mut before: Option<&Message> = None;
+    let mut called: HashSet<&str> = HashSet::new();
     messages.iter().enumerate().find_map(|(i, message)| {
         if message.role != Role::Tool {
-            before = Some(message);
+            called.clear();
+            called.extend(message.parts.iter().filter_map(called_by));
         }
         let outcome = outcome(message)?;
-        let calls = |part: &Part| called_by(part) == Some(&outcome.call_id);
-        let called = before.is_some_and(|message| message.parts.iter().any(calls));
-        (!called).then_some((i, outcome.call_id.as_str()))
+        let id = outcome.call_id.as_str();
+        (!called.contains(id)).then_some((i, id))
     })
 }

@@ -73,6 +73,23 @@ fn what_a_client_has_read_in_an_item_is_passed_over() {
     assert_eq!(read_text(&json!([said, call]).to_string()).unwrap(), expected);
 }
 
+/// Servers write ids of kilobytes, and models names that nobody has offered.
+#[test]
+fn a_call_comes_back_as_it_was_handed_out() {
+    let (id, name) = ("s".repeat(ToolCall::MAX_ID_BYTES), "functions.search");
+    let call = ToolCall { id: id.clone(), name: name.into(), arguments: "{}".into() };
+    let items = json!([item("i", &one(Role::Assistant, Part::ToolCall(call.clone())), "completed"),
+        {"type": "function_call_output", "call_id": id, "name": name, "output": "x"}]);
+    assert_eq!(read_text(&items.to_string()).unwrap()[0].parts, [Part::ToolCall(call)]);
+    for (place, member, most) in [(0, "call_id", 65536), (0, "name", 256), (1, "call_id", 65536), (1, "name", 256)] {
+        let mut items = items.clone();
+        items[place][member] = "x".repeat(most + 1).into();
+        let reject = read_text(&items.to_string()).unwrap_err();
+        assert_eq!(reject.param, Some(format!("input[{place}].{member}")));
+        assert!(reject.message.contains(&format!("at most {most} bytes")), "{}", reject.message);
+    }
+}
+
 #[test]
 fn a_wrong_item_is_refused_by_its_place() {
     for (given, param, code) in [

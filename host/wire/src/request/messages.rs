@@ -2,6 +2,7 @@
 //! than dropped, except `annotations` and `citations`, which only ever come back from an answer that the caller repeats, and
 //! `parsed`, which a client has put to it.
 
+use crate::called;
 use crate::field::{list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
 use crate::items::{MAX_ITEMS, unanswered};
 use crate::json::{Entries, Node};
@@ -12,7 +13,6 @@ use std::borrow::Cow;
 use tidegate_types::{Message, Part, Reject, Role, ToolOutcome};
 
 const MAX_NAME_BYTES: usize = 64;
-const MAX_CALL_ID_BYTES: usize = 256;
 
 /// Parts that are not text: OpenAI's, and the two that vLLM and SGLang add.
 const OPAQUE: &[&str] = &["image_url", "input_audio", "file", "video_url", "audio_url"];
@@ -112,7 +112,7 @@ fn is_blank(node: &Node<'_>) -> bool {
 fn read_message(index: usize, node: Node<'_>, at: &Path<'_>) -> Result<Message, Reject> {
     let mut fields = Fields::split(object(node, at)?, at)?;
     let role = read_role(fields.role.take(), &at.key("role"))?;
-    let name = fields.name.take().map(|node| read_name(node, &at.key("name"))).transpose()?;
+    let name = fields.name.take().map(|node| read_name(node, &at.key("name"), &role)).transpose()?;
     let parts = match role {
         Role::Assistant => read_assistant(&mut fields, at)?,
         Role::Tool => vec![read_outcome(&mut fields, at)?],
@@ -143,8 +143,11 @@ fn read_role(node: Option<Node<'_>>, at: &Path<'_>) -> Result<Role, Reject> {
     }
 }
 
-/// OpenAI's rule; it also keeps a name from closing a template's tag.
-fn read_name(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
+/// OpenAI's rule; it also keeps a name from closing a template's tag. A tool has the name that it was called by.
+fn read_name(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<String, Reject> {
+    if *role == Role::Tool {
+        return called::name(node, at);
+    }
     let name = short_string(node, at, MAX_NAME_BYTES)?;
     let forbidden = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '<' | '|' | '\\' | '/' | '>');
     if name.contains(forbidden) {
@@ -176,7 +179,7 @@ fn read_assistant(fields: &mut Fields<'_>, at: &Path<'_>) -> Result<Vec<Part>, R
 fn read_outcome(fields: &mut Fields<'_>, at: &Path<'_>) -> Result<Part, Reject> {
     let id_at = at.key("tool_call_id");
     let id = fields.tool_call_id.take().ok_or_else(|| missing(&id_at, "the id of the call that this answers"))?;
-    let call_id = short_string(id, &id_at, MAX_CALL_ID_BYTES)?;
+    let call_id = called::id(id, &id_at)?;
     let parts = read_content(fields.content.take(), &at.key("content"), &Role::Tool)?;
     let text = |part| if let Part::Text(text) = part { text } else { String::new() };
     let content = parts.into_iter().map(text).collect();

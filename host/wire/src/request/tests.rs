@@ -4,7 +4,7 @@ mod completions;
 
 use super::*;
 use serde_json::{Value, json};
-use tidegate_types::{Part, RejectKind, Role, ToolOutcome};
+use tidegate_types::{Part, RejectKind, Role, ToolCall, ToolOutcome};
 
 /// A small valid request with `key` set to `value`.
 fn chat_with(key: &str, value: Value) -> Result<ParsedRequest, Reject> {
@@ -289,6 +289,30 @@ fn a_tool_message_answers_a_call_of_the_message_before_it() {
         refused(chat_with("messages", list), param, "the id of a call");
     }
     assert_eq!(messages(json!([call("a"), outcome("a"), outcome("a"), call("b"), outcome("b")])).len(), 5);
+}
+
+/// Servers write ids of kilobytes, and models names that nobody has offered.
+#[test]
+fn a_call_comes_back_as_it_was_handed_out() {
+    let pair = |id: &str, name: &str| {
+        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}});
+        let outcome = json!({"role": "tool", "tool_call_id": id, "name": name, "content": "x"});
+        json!([{"role": "assistant", "tool_calls": [call]}, outcome])
+    };
+    let (longest, long_name) = ("s".repeat(ToolCall::MAX_ID_BYTES), "n".repeat(ToolCall::MAX_NAME_BYTES));
+    for (id, name) in [("c", "functions.search"), ("c", "<find> me"), (longest.as_str(), long_name.as_str())] {
+        let list = messages(pair(id, name));
+        assert!(matches!(&list[0].parts[..], [Part::ToolCall(call)] if call.id == id && call.name == name));
+        assert_eq!(list[1].name.as_deref(), Some(name));
+    }
+    let refuses = |id: &str, name: &str, param: &str, words: &str| {
+        refused(chat_with("messages", pair(id, name)), &format!("messages[0].tool_calls[0].{param}"), words);
+    };
+    refuses(&(longest + "s"), "f", "id", "at most 65536 bytes, not 65537");
+    refuses("c", &(long_name + "n"), "function.name", "at most 256 bytes, not 257");
+    refuses("", "f", "id", "must not be empty");
+    let offered = json!([{"type": "function", "function": {"name": "functions.search"}}]);
+    refused(chat_with("tools", offered), "tools[0].function.name", "letters, digits");
 }
 
 #[test]

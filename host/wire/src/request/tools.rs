@@ -2,6 +2,7 @@
 //!
 //! Whether a named tool exists is not decided here: the pipeline may add tools of its own.
 
+use crate::called;
 use crate::field::{boolean, list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
 use crate::json::Node;
 use crate::path::Path;
@@ -10,7 +11,6 @@ use tidegate_types::{Reject, ToolCall, ToolChoice, ToolDef, ToolHints};
 
 const MAX_TOOLS: usize = 128;
 const MAX_NAME_BYTES: usize = 64;
-const MAX_CALL_ID_BYTES: usize = 256;
 
 pub(super) fn read(node: Node<'_>, at: &Path<'_>) -> Result<Vec<ToolDef>, Reject> {
     let items = list(node, at)?;
@@ -142,13 +142,13 @@ pub(super) fn read_calls(node: Node<'_>, at: &Path<'_>) -> Result<Vec<ToolCall>,
 fn read_call(node: Node<'_>, at: &Path<'_>) -> Result<ToolCall, Reject> {
     let (id, node) = call(node, at)?;
     let id_at = at.key("id");
-    let id = short_string(id.ok_or_else(|| missing(&id_at, "the call's id"))?, &id_at, MAX_CALL_ID_BYTES)?;
+    let id = called::id(id.ok_or_else(|| missing(&id_at, "the call's id"))?, &id_at)?;
     let at = at.key("function");
     let (mut name, mut arguments) = (None, None);
     for (key, node) in object(node, &at)? {
         let at = at.key(&key);
         match key.as_ref() {
-            "name" => name = Some(read_name(node, &at)?),
+            "name" => name = Some(called::name(node, &at)?),
             "arguments" => arguments = Some(string(node, &at)?),
             // The same, as a client has read it.
             "parsed_arguments" => {}
