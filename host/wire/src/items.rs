@@ -166,8 +166,17 @@ const TEXTS: &[&str] = &["input_text", "output_text", "text"];
 const REFUSALS: &[&str] = &["refusal"];
 const IMAGES: &[&str] = &["input_image"];
 
+/// The kinds that a role has.
+fn allowed_parts(role: &Role) -> &'static str {
+    match role {
+        Role::User => "input_text, output_text, text, input_image",
+        Role::Assistant => "input_text, output_text, text, refusal",
+        Role::System | Role::Developer => "input_text, output_text, text",
+        Role::Tool => "input_text, output_text, text (tools answer in text)",
+    }
+}
+
 fn read_part(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Part, Reject> {
-    const ALLOWED: &str = "input_text, output_text, text, refusal, input_image";
     let (mut kind, mut text, mut refusal, mut url, mut detail) = (None, None, None, None, None);
     for (key, node) in object(node, at)? {
         let at = at.key(&key);
@@ -184,7 +193,7 @@ fn read_part(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Part, Reject>
         }
     }
     let at_kind = at.key("type");
-    let kind = kind.ok_or_else(|| missing(&at_kind, ALLOWED))?;
+    let kind = kind.ok_or_else(|| missing(&at_kind, allowed_parts(role)))?;
     let of_kinds = [
         ("text", &text, TEXTS),
         ("refusal", &refusal, REFUSALS),
@@ -216,7 +225,7 @@ fn read_part(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Part, Reject>
             }
             Ok(Part::Opaque { kind: "image_url".into(), body: json!({"type": "image_url", "image_url": image}) })
         }
-        (other, _) => Err(not_one_of(&at_kind, ALLOWED, other)),
+        (other, role) => Err(not_one_of(&at_kind, allowed_parts(role), other)),
     }
 }
 

@@ -141,6 +141,28 @@ fn a_wrong_item_is_refused_by_its_place() {
 }
 
 #[test]
+fn a_part_that_its_role_has_not_is_refused_with_those_that_it_has() {
+    let image = json!([{"type": "input_image", "image_url": "data:x"}]);
+    let said = |role: &str, content: &Value| json!({"role": role, "content": content});
+    for (given, at, allowed) in [
+        (
+            json!({"type": "function_call_output", "call_id": "c", "output": image}),
+            "output",
+            "text (tools answer in text)",
+        ),
+        (said("system", &image), "content", "input_text, output_text, text"),
+        (said("developer", &image), "content", "input_text, output_text, text"),
+        (said("assistant", &image), "content", "input_text, output_text, text, refusal"),
+        (said("user", &json!([{"type": "refusal", "refusal": "no"}])), "content", "output_text, text, input_image"),
+    ] {
+        let reject = read_text(&json!([given]).to_string()).unwrap_err();
+        assert_eq!(reject.param, Some(format!("input[0].{at}[0].type")));
+        let (named, found) = reject.message.split_once(", not ").unwrap();
+        assert!(named.ends_with(allowed) && !named.contains(found.trim_matches('"')), "{}", reject.message);
+    }
+}
+
+#[test]
 fn what_a_model_said_in_one_turn_is_one_message() {
     let items = read_text(
         r#"[{"role":"user","content":"2+2?"},
