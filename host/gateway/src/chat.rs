@@ -13,7 +13,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use tidegate_types::{Chat, DeltaKind, Message, Reject, RejectKind, RequestId, Role, default_model};
 use tidegate_upstream::{ApiKey, Reader, Upstream, UpstreamConfig, UpstreamEvent};
 
-/// Reads lines until the end of input; each is a message, and each answer streams to standard output.
+/// Reads lines until the end of input; each that says something is a message, and each answer streams to standard output.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let key = crate::config::variable(&args.api_key_env).ok();
@@ -27,7 +27,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     messages.extend(args.system.map(|text| Message::text("m0", Role::System, text)));
     let mut out = stdout();
     let style = style(std::io::stdout().is_terminal());
-    writeln!(out, "{} at {server}; an empty line or Ctrl-D ends.", terminal::shown(&model))?;
+    writeln!(out, "{} at {server}; Ctrl-D ends.", terminal::shown(&model))?;
     while let Some(line) = read_line(&mut out)? {
         messages.push(Message::text(format!("m{}", messages.len()), Role::User, line));
         match answer(&upstream, &model, &messages, Shown::new(&mut out, style)).await {
@@ -80,13 +80,21 @@ fn explain(reject: &Reject, server: &str, key_env: &str) -> String {
     }
 }
 
+/// The next line that says something. An empty one ends nothing: of a text that is pasted, what stands behind it would go to
+/// the shell.
 fn read_line(out: &mut impl Write) -> anyhow::Result<Option<String>> {
-    write!(out, "> ")?;
-    out.flush()?;
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line)?;
-    let line = line.trim();
-    Ok((read > 0 && !line.is_empty()).then(|| line.to_owned()))
+    loop {
+        write!(out, "> ")?;
+        out.flush()?;
+        let mut line = String::new();
+        if std::io::stdin().lock().read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let line = line.trim();
+        if !line.is_empty() {
+            return Ok(Some(line.to_owned()));
+        }
+    }
 }
 
 fn style(is_terminal: bool) -> Style {

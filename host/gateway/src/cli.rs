@@ -35,7 +35,7 @@ pub enum Command {
         /// The config file.
         file: PathBuf,
     },
-    /// Chat in the terminal with a running server.
+    /// Chat in the terminal with a running server, a line at a time; Ctrl-D ends.
     Chat(ChatArgs),
     /// Make API keys: for the config, or at a running server, where they are listed, replaced and taken back too.
     Key(KeyArgs),

@@ -69,6 +69,21 @@ fn chat_shows_what_the_model_reasons_and_does_not_send_it_back() {
     assert_eq!(bodies[1]["messages"][1], kept);
 }
 
+/// What stood behind it would go to the shell.
+#[test]
+fn chat_passes_over_empty_lines_of_what_is_pasted() {
+    let (url, asked) = thinker(2, "", "Yes.", "stop");
+    let mut chat = tidegate(&["chat", "--server", &url, "--model", "m"]);
+    let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    chat.stdin.take().unwrap().write_all(b"\nOne.\n\n \t\nTwo.\n\n").unwrap();
+    let output = chat.wait_with_output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && shown.contains("; Ctrl-D ends.\n"), "{shown:?}");
+    assert_eq!(shown.matches("Yes.").count(), 2, "{shown:?}");
+    let texts: Vec<_> = asked.iter().map(|body| body["messages"].as_array().unwrap().last().cloned()).collect();
+    assert_eq!(texts, ["One.", "Two."].map(|text| Some(serde_json::json!({"role": "user", "content": text}))));
+}
+
 /// What was not answered is not sent again either: some servers refuse a conversation with an empty answer.
 #[test]
 fn chat_says_why_an_answer_is_not_whole_and_goes_on_without_one_that_is_none() {
