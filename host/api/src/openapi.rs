@@ -153,7 +153,7 @@ fn failure(kind: RejectKind, name: &str, what: &str) -> (String, Value) {
     let more = match kind {
         RejectKind::RateLimited => [&ALLOWANCES[..], &RETRY[..]].concat(),
         RejectKind::Unavailable => RETRY[..1].to_vec(),
-        RejectKind::UpstreamTimeout => RETRY[2..].to_vec(),
+        RejectKind::BadUpstream | RejectKind::UpstreamTimeout => RETRY[2..].to_vec(),
         RejectKind::Unauthenticated => vec![("www-authenticate", "www_authenticate")],
         _ => Vec::new(),
     };

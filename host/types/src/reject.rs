@@ -40,7 +40,7 @@ pub enum RejectKind {
     TooLarge,
     /// 415: not JSON.
     UnsupportedMedia,
-    /// 400 with code `content_filter`: a guard refused the prompt.
+    /// 400 with code `content_filter`: a guard, or the model's server, refused the prompt for what it says.
     ContentFilter,
     /// 429: too many requests or tokens.
     RateLimited,
@@ -70,7 +70,7 @@ pub struct Reject {
     /// Seconds after which to try again.
     pub retry_after_s: Option<u32>,
     /// Whether it is better not tried again, as clients do by themselves after such a status: the answer may be made and billed
-    /// each time, and come too late each time.
+    /// each time, and come too late each time, or there is none before the operator has done something.
     pub is_final: bool,
     /// What is left to a limited caller, and the limit that refused it, where one did.
     pub limited: Option<Box<Limited>>,

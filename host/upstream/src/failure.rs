@@ -142,9 +142,11 @@ impl Failures {
         let (trouble, mut reject) = match status.as_u16() {
             // The upstream has read the request and names what is wrong with it: the caller can act.
             400 | 409 | 413 | 415 | 422 => (Trouble::Refused, self.passed_on(RejectKind::Invalid, &failure)),
+            // Of those who moderate what they are asked some say it so.
+            403 if failure.is_about_content => (Trouble::Refused, self.moderated(&failure)),
             401..=405 if self.reader == Reader::Chooser => (Trouble::Refused, self.passed_on(kind(status), &failure)),
             401 => (Trouble::Misconfigured, self.operator("the model's server refuses this gateway")),
-            // It may be for what this request says, or for its price.
+            // It may be for what this request asks for, or for its price.
             402 | 403 => (Trouble::Refused, self.operator("the model's server refuses this gateway")),
             404 | 405 => {
                 (Trouble::Misconfigured, self.operator("the model's server does not know the model or the endpoint"))
@@ -175,6 +177,15 @@ impl Failures {
         reject.param = failure.param.clone().filter(|param| is_name(param));
         reject.code = failure.code.clone().filter(|code| is_name(code));
         reject
+    }
+
+    /// In the server's words it is for whoever chose it: they may name its account, and quote what was asked.
+    fn moderated(&self, failure: &Failure) -> Reject {
+        if self.reader == Reader::Chooser {
+            return self.passed_on(RejectKind::ContentFilter, failure);
+        }
+        let message = "the model's server refuses the request by its rules for content; change what the request says";
+        Reject::new(RejectKind::ContentFilter, Fault::Client, message)
     }
 
     fn operator(&self, message: &str) -> Reject {

@@ -24,7 +24,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use tidegate_types::Reject;
+use tidegate_types::{Fault, Reject};
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// How often, how fast and for how long requests of one model are sent again.
@@ -248,8 +248,11 @@ impl Run {
     fn give_up(&self, failed: Option<Failed>) -> Reject {
         let Some(failed) = failed else { return self.replicas.left_alone() };
         match failed.trouble {
-            // Whenever it comes again, it is refused again.
-            Trouble::Refused => failed.after(self.sent),
+            // Whenever it comes again, it is refused again. Clients come by themselves where it is not theirs to mend.
+            Trouble::Refused => {
+                let reject = failed.after(self.sent);
+                Reject { is_final: reject.fault != Fault::Client, ..reject }
+            }
             // Whoever runs the server may bill the answer that came too late, and would bill each that comes behind it.
             _ if self.asked == Asked::Whole && failed.is_late() => Reject { is_final: true, ..failed.after(self.sent) },
             _ => Reject { retry_after_s: self.soonest_s, ..failed.after(self.sent) },

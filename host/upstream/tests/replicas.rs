@@ -348,6 +348,7 @@ async fn a_refusal_that_a_caller_can_bring_about_counts_for_nothing() {
             Arc::make_mut(&mut asked).form = form;
             let refused = both.generate(asked, sending(1), &Attempts::default()).await.err().unwrap();
             assert_eq!(refused.code.as_deref(), Some("upstream_misconfigured"), "{refusal}");
+            assert!(refused.is_final, "{refusal}: it is no use to come back");
         }
         assert_eq!(one.seen() + two.seen(), 20, "{refusal}: each is asked once");
     }

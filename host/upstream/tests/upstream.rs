@@ -273,6 +273,24 @@ async fn every_status_becomes_what_the_caller_can_act_on() {
     }
 }
 
+/// Whoever chose the server reads its words, which say more than the callers of a gateway are to know.
+#[tokio::test]
+async fn a_refusal_for_the_content_is_the_callers_to_mend() {
+    for body in [
+        r#"{"error":{"code":403,"message":"flagged","metadata":{"flagged_input":"flagged"}}}"#,
+        r#"{"code":"permission-denied","error":"flagged: Content violates usage guidelines. Team: flagged"}"#,
+    ] {
+        for (reader, words) in [(Reader::Caller, false), (Reader::Chooser, true)] {
+            let server = server(plain("403 Forbidden", "application/json", body), 1000).await;
+            let mut config = UpstreamConfig::new("u", format!("http://{}/v1", server.address), "theirs");
+            config.reader = reader;
+            let error = ask(&Upstream::new(config).unwrap()).await.1.unwrap();
+            assert_eq!((error.kind, error.fault), (RejectKind::ContentFilter, Fault::Client), "{body}");
+            assert_eq!(error.message.contains("flagged"), words, "{}", error.message);
+        }
+    }
+}
+
 /// Guards judge the message alone.
 #[tokio::test]
 async fn a_field_and_a_code_are_names_or_are_not_told() {

@@ -191,6 +191,38 @@ async fn what_a_fallback_refuses_is_no_news_to_who_asked_for_another_model() {
     assert!(matches!(answer.status, 502 | 503), "{:?}", answer.body);
 }
 
+/// Of a server that moderates what it is asked: what it refuses is for nobody else, and it is told to whoever can change it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_refuses_for_its_content_goes_to_no_other() {
+    let flagged = json!({"error": {"code": 403, "message": "flagged", "metadata": {"flagged_input": "x"}}}).to_string();
+    let [moderating, closed] = [flagged, "{}".to_owned()].map(|body| Said::raw(403, body));
+    let moderating = StandIn::start(move |_, _| moderating.clone()).await;
+    let closed = StandIn::start(move |_, _| closed.clone()).await;
+    let other = failing(0).await;
+    let stands_in = "fallbacks = [\"again-other\"]\n";
+    let config = format!(
+        "{}{stands_in}{}{stands_in}{}{}[pipeline]\n",
+        moderating.model("again-moderating"),
+        closed.model("again-closed"),
+        closed.model("again-alone"),
+        other.model("again-other")
+    );
+    let gateway = Gateway::start(&config).await;
+    for stream in [false, true] {
+        let refused = gateway.chat(asked("again-moderating", stream)).await;
+        let (message, _, code) = refused.error();
+        assert_eq!((refused.status, code), (400, json!("content_filter")), "{message}");
+        assert!(message.contains("rules for content") && !message.contains("flagged"), "{message}");
+        assert!(other.asked(CHAT).is_empty());
+        let refused = gateway.chat(asked("again-alone", stream)).await;
+        assert_eq!((refused.status, refused.error().2), (502, json!("upstream_misconfigured")));
+        assert_eq!(refused.headers["x-should-retry"], "false");
+    }
+    assert_eq!((moderating.asked(CHAT).len(), closed.asked(CHAT).len()), (2, 2));
+    let answer = gateway.chat(asked("again-closed", false)).await;
+    assert_eq!(answer.json()["model"], "again-other", "which may be open to this gateway");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_leaves_during_a_pause_gives_everything_back() {
     let upstream = failing(usize::MAX).await;

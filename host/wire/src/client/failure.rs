@@ -17,6 +17,8 @@ pub struct Failure {
     pub param: Option<String>,
     /// A status given inside the error, as vLLM does within streams.
     pub status: Option<u16>,
+    /// Whether it says that what the request says is the reason.
+    pub is_about_content: bool,
 }
 
 impl Failure {
@@ -38,8 +40,24 @@ impl Failure {
                 .unwrap_or_default(),
         };
         let status = error.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
-        Self { message, code: text("code"), param: text("param"), status }
+        let is_about_content = is_about_content(error, &message);
+        Self { message, code: text("code"), param: text("param"), status, is_about_content }
     }
+}
+
+/// What names of failures have in them that are about content, but for marks and case.
+const OF_CONTENT: [&str; 3] = ["contentfilter", "contentpolicy", "moderation"];
+
+/// By the name of the failure; of OpenRouter's, which has none, by what it quotes of the request, and of xAI's, whose name is that
+/// of a key that may not do something, by its words.
+fn is_about_content(error: &Value, message: &str) -> bool {
+    let details = error.get("metadata");
+    let names = [error.get("code"), error.get("type"), details.and_then(|details| details.get("error_type"))];
+    let folded = |name: &str| name.replace(['_', '-', ' '], "").to_ascii_lowercase();
+    let is_named = |name: &str| OF_CONTENT.iter().any(|part| folded(name).contains(part));
+    names.into_iter().flatten().filter_map(Value::as_str).any(is_named)
+        || details.is_some_and(|details| details.get("flagged_input").is_some())
+        || message.contains("violates usage guidelines")
 }
 
 fn plain(value: &Value) -> String {
@@ -65,6 +83,24 @@ mod tests {
         check(r#"{"detail":[{"loc":["body"]}]}"#, r#"[{"loc":["body"]}]"#);
         check("<html>\nBad Gateway</html>", "<html> Bad Gateway</html>");
         check("", "");
+    }
+
+    #[test]
+    fn tells_a_refusal_for_the_content_from_others() {
+        for (body, expected) in [
+            (r#"{"error":{"message":"m","code":"content_policy_violation"}}"#, true),
+            (r#"{"error":{"message":"m","type":"ContentFilter","code":null}}"#, true),
+            (r#"{"error":{"message":"m","type":"moderation-blocked"}}"#, true),
+            (r#"{"error":{"message":"m","code":403,"metadata":{"reasons":["x"],"flagged_input":"y"}}}"#, true),
+            (r#"{"error":{"message":"m","code":403,"metadata":{"error_type":"content_policy_violation"}}}"#, true),
+            (r#"{"code":"permission-denied","error":"Content violates usage guidelines. Team: x"}"#, true),
+            (r#"{"code":"permission-denied","error":"Access to the chat endpoint is denied"}"#, false),
+            (r#"{"error":{"message":"content_filter","code":"forbidden","metadata":{"provider_name":"x"}}}"#, false),
+            ("content_policy_violation", false),
+            ("{}", false),
+        ] {
+            assert_eq!(Failure::parse(body.as_bytes()).is_about_content, expected, "{body}");
+        }
     }
 
     #[test]
