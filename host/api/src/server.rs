@@ -97,8 +97,16 @@ pub(crate) struct Phase {
     pub(crate) dropping: CancellationToken,
 }
 
-/// An address that is listened on.
+/// An address that is this program's. Whoever connects is turned away by the system until [`serve`] listens there.
 pub struct Listener {
+    socket: TcpSocket,
+    address: SocketAddr,
+    tls: Option<Tls>,
+    door: Door,
+}
+
+/// One that is listened on.
+struct Open {
     tcp: TcpListener,
     tls: Option<Tls>,
     door: Door,
@@ -108,22 +116,32 @@ pub struct Listener {
 const BACKLOG: u32 = 1024;
 
 impl Listener {
-    /// Listens on `address`; port 0 takes a free one. Must be called within a tokio runtime.
+    /// Takes `address`, or a free port of it for port 0. An address that somebody listens on is told here.
     pub fn bind(address: SocketAddr, tls: Option<Tls>, door: Door) -> Result<Self, ApiError> {
-        let bind = || {
+        let bind = || -> std::io::Result<_> {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            // Past connections keep no address. Another program that has it so too, and does not listen yet, is told of below.
             socket.set_reuseaddr(true)?;
             // Accepted connections inherit it.
             socket.set_keepalive(true)?;
             socket.bind(address)?;
-            socket.listen(BACKLOG)
+            let address = socket.local_addr()?;
+            Ok((socket, address))
         };
-        Ok(Self { tcp: bind().map_err(|cause| ApiError::Listen { address, cause })?, tls, door })
+        let (socket, address) = bind().map_err(|cause| ApiError::Listen { address, cause })?;
+        Ok(Self { socket, address, tls, door })
     }
 
     /// The address, with the port that was taken.
-    pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.tcp.local_addr()
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on connections wait to be accepted. Of two programs that have one address the first comes this far.
+    fn listen(self) -> Result<Open, ApiError> {
+        let Self { socket, address, tls, door } = self;
+        let tcp = socket.listen(BACKLOG).map_err(|cause| ApiError::Listen { address, cause })?;
+        Ok(Open { tcp, tls, door })
     }
 }
 
@@ -139,14 +157,15 @@ impl Drop for Server {
     }
 }
 
-/// Serves `api` on all `listeners`.
-pub fn serve(listeners: Vec<Listener>, api: Api) -> Server {
+/// Serves `api` on all `listeners`, which accept connections from now on and not before. Must be called within a tokio runtime.
+pub fn serve(listeners: Vec<Listener>, api: Api) -> Result<Server, ApiError> {
+    let open = listeners.into_iter().map(Listener::listen).collect::<Result<Vec<_>, _>>()?;
     let server = Server { api: Arc::new(api) };
     let slots = Arc::new(Semaphore::new(server.api.limits.max_connections.min(Semaphore::MAX_PERMITS)));
-    for listener in listeners {
+    for listener in open {
         server.api.tasks.spawn(accept(listener, Arc::clone(&server.api), Arc::clone(&slots)));
     }
-    server
+    Ok(server)
 }
 
 /// For answers that were told to end, to say so to their clients.
@@ -181,7 +200,7 @@ impl Server {
 /// After a failure to accept, which is mostly a lack of file descriptors: others must end first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-async fn accept(listener: Listener, api: Arc<Api>, slots: Arc<Semaphore>) {
+async fn accept(listener: Open, api: Arc<Api>, slots: Arc<Semaphore>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.tcp.accept() => accepted,

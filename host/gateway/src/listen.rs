@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tidegate_api::{ClientAuthority, Door, Limits, Listener, Tls};
 
-/// Addresses that are this program's, on which nobody is answered yet.
+/// Addresses that are this program's, on which nobody listens yet: what loads for minutes is not taken for a server that is up.
 pub(crate) struct Bound {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) addr: SocketAddr,
@@ -20,8 +20,8 @@ impl Bound {
         let certificate = read_tls(config)?;
         let callers = listen(config, certificate.clone())?;
         let administrators = admin_listener(config, certificate.clone())?;
-        let addr = callers.address()?;
-        let admin_addr = administrators.as_ref().map(Listener::address).transpose()?;
+        let addr = callers.address();
+        let admin_addr = administrators.as_ref().map(Listener::address);
         Ok(Self { listeners: [callers].into_iter().chain(administrators).collect(), addr, admin_addr, certificate })
     }
 }

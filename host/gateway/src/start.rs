@@ -67,7 +67,7 @@ async fn run(config: Config) -> anyhow::Result<Running> {
     Ok(Running { addr, admin_addr, facts, server, settle, _lanes, service, reloader, tidying, watchers, signs, shared })
 }
 
-/// Begins to answer.
+/// Begins to listen and to answer.
 fn answer(
     config: &ServerConfig,
     bound: Bound,
@@ -80,7 +80,7 @@ fn answer(
     let logs = lasting.shared.as_ref().map(|shared| shared.logs() as Arc<dyn SharedLogs>);
     let api = Api::new(service, lasting.auth.clone(), listen::limits(config), Arc::clone(&lanes));
     let api = api.with_kept(keeping.as_ref().map(Keeping::kept)).with_shared(logs);
-    Ok((tidegate_api::serve(bound.listeners, api), lanes))
+    Ok((tidegate_api::serve(bound.listeners, api)?, lanes))
 }
 
 /// Work that ends with whoever holds it.

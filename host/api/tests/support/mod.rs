@@ -243,10 +243,10 @@ fn start_with(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>, kept: Option<
         gate: Mutex::new(Some(gate_rx)),
     });
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), tls, Door::Every).unwrap();
-    let address = listener.address().unwrap();
+    let address = listener.address();
     let (auth, lanes) = (Auth::new(keys, Caller::local()).unwrap(), Arc::new(Lanes::start(2).unwrap()));
     let api = Api::new(Arc::new(FakeService(fake.clone())), auth, limits, lanes).with_kept(kept);
-    Running { address, fake, asked, gate, server: serve(vec![listener], api) }
+    Running { address, fake, asked, gate, server: serve(vec![listener], api).unwrap() }
 }
 
 impl Running {

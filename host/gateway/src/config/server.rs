@@ -80,6 +80,14 @@ impl ServerConfig {
                  out for the default"
             );
         }
+        if let Some(admin) = self.admin_listen
+            && is_one(self.listen, admin)
+        {
+            bail!(
+                "server.admin_listen is {admin}, where server.listen = {} is already; give it a port of its own",
+                self.listen
+            );
+        }
         if self.settle_ms > MAX_SETTLE_MS {
             bail!(
                 "server.settle_ms is {}, for which no stop should wait; the largest is {MAX_SETTLE_MS}",
@@ -91,6 +99,13 @@ impl ServerConfig {
             None => self.streams.check(),
         }
     }
+}
+
+/// Whether only one of two addresses can be listened on. The system says so when both are to be, which is once all is loaded.
+fn is_one(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_ip = one.ip() == other.ip();
+    let within = one.is_ipv4() == other.is_ipv4() && (one.ip().is_unspecified() || other.ip().is_unspecified());
+    one.port() == other.port() && one.port() != 0 && (same_ip || within)
 }
 
 /// `[server.tls]`: PEM files.
@@ -131,6 +146,23 @@ mod tests {
             Config::parse(&format!("[server]\n{key} = 1\n")).unwrap();
         }
         Config::parse("[server]\ndrain_timeout_ms = 0\n").unwrap();
+    }
+
+    #[test]
+    fn administrators_have_an_address_of_their_own_or_none() {
+        for (listen, admin, is_good) in [
+            ("127.0.0.1:80", "127.0.0.1:80", false),
+            ("127.0.0.1:80", "0.0.0.0:80", false),
+            ("127.0.0.1:80", "127.0.0.1:81", true),
+            ("127.0.0.1:80", "127.0.0.2:80", true),
+            ("127.0.0.1:80", "[::]:80", true),
+            ("127.0.0.1:0", "127.0.0.1:0", true),
+        ] {
+            let read = Config::parse(&format!("[server]\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\n"));
+            let why = read.err().map(|why| why.to_string());
+            assert_eq!(why.is_none(), is_good, "{listen} {admin}: {why:?}");
+            assert!(why.is_none_or(|why| why.contains("give it a port of its own")), "{listen} {admin}");
+        }
     }
 
     #[test]

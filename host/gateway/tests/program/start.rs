@@ -1,12 +1,12 @@
 //! What a server says when it starts, what it refuses to start with, and how it ends.
 
 use super::model::Model;
-use super::{LONG, PROGRAM, Server, read_all, run, signal, streamed_text, write};
+use super::{LONG, PROGRAM, Server, read_all, run, signal, streamed_text, tidegate, write};
 use serde_json::json;
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -169,6 +169,36 @@ fn a_damaged_model_folder_is_refused_by_the_name_of_its_file() {
         assert!(!good && said.contains(file), "{file}: {said}");
         assert!(!said.contains("panicked"), "{said}");
     }
+}
+
+/// Its store is a server that takes connections and says nothing, so that it loads until it is killed.
+#[test]
+fn a_server_that_still_loads_turns_connections_away_and_says_at_once_that_its_address_is_taken() {
+    let store = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[store]\npath = \"data\"\npostgres_env = \"SILENT_STORE\"\n";
+    let config = write(folder.path(), "tidegate.toml", config);
+    let serve = |addr: &str| {
+        let mut command = tidegate(&["--config", config.to_str().unwrap(), "--listen", addr]);
+        let url = format!("postgres://root@{}/test?sslmode=disable", store.local_addr().unwrap());
+        command.env("SILENT_STORE", url).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    };
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut loading = serve(&free.to_string()).spawn().unwrap();
+    let _asked = store.accept().unwrap();
+    let turned_away = TcpStream::connect(free).map_err(|error| error.kind());
+    loading.kill().unwrap();
+    loading.wait().unwrap();
+    assert_eq!(turned_away.err(), Some(ErrorKind::ConnectionRefused));
+    store.set_nonblocking(true).unwrap();
+    while store.accept().is_ok() {}
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let Output { status, stderr, .. } = serve(&addr).output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(!status.success() && said.contains(&format!("cannot listen on {addr}")), "{said}");
+    assert!(store.accept().is_err(), "nothing was loaded before that");
 }
 
 #[test]
