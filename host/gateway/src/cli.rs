@@ -1,16 +1,17 @@
 //! The command line. `tidegate` alone serves.
 
+mod overrides;
 mod remote;
 
+pub use overrides::{FileArgs, OverrideArgs};
 pub use remote::{
     KeyArgs, KeyCommand, NewKeyArgs, NewProjectArgs, ProjectCommand, ProjectTerms, ServerArgs, UsageArgs,
 };
 
-use crate::config::{BackendConfig, Config, Overrides, address};
+use crate::config::{BackendConfig, Config};
 use crate::plugin::PluginCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// An OpenAI-compatible gateway with its own inference engine and WebAssembly plugins.
@@ -31,10 +32,7 @@ pub enum Command {
     /// Serve (the default).
     Serve(ServeArgs),
     /// Validate a config and its plugins, and say what is wrong where.
-    Check {
-        /// The config file.
-        file: PathBuf,
-    },
+    Check(FileArgs),
     /// Chat in the terminal with a running server, a line at a time; Ctrl-D ends.
     Chat(ChatArgs),
     /// Make API keys: for the config, or at a running server, where they are listed, replaced and taken back too.
@@ -45,10 +43,7 @@ pub enum Command {
     /// Print what was used, from a running server.
     Usage(UsageArgs),
     /// Check the books: what the store bills against prices and journal. The server may run.
-    Audit {
-        /// The config file.
-        file: PathBuf,
-    },
+    Audit(FileArgs),
     /// Write, test, measure and inspect plugins.
     #[command(subcommand)]
     Plugin(PluginCommand),
@@ -63,30 +58,17 @@ pub struct ServeArgs {
     /// The config file.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Address to listen on.
-    #[arg(long, value_name = "ADDR", value_parser = address::parse)]
-    pub listen: Option<SocketAddr>,
-    /// A Hugging Face model folder, as `DIR` or `NAME=DIR`; may be given again. Models of the config are not served
-    /// then; one of a name that it has keeps the price and limits from there.
-    #[arg(long = "model", value_name = "[NAME=]DIR")]
-    pub models: Vec<String>,
-    /// What the engine computes on.
-    #[arg(long, value_enum)]
-    pub backend: Option<BackendConfig>,
-    /// On CUDA: the same tokens whatever runs beside a request, at a cost in speed.
-    #[arg(long)]
-    pub deterministic: bool,
+    /// What counts in place of it.
+    #[command(flatten)]
+    pub overrides: OverrideArgs,
 }
 
 impl ServeArgs {
     /// What the server runs on: the config file, with what the command line says in its place.
-    pub fn to_config(self) -> anyhow::Result<Config> {
-        let Self { config, listen, models, backend, deterministic } = self;
-        let models = models.iter().map(|model| Overrides::model(model)).collect::<anyhow::Result<_>>()?;
-        let overrides = Overrides { listen, backend, deterministic, models };
-        match config {
-            Some(path) => Config::load_with(&path, overrides),
-            None => Config::default().overridden(overrides),
+    pub fn to_config(&self) -> anyhow::Result<Config> {
+        match &self.config {
+            Some(file) => self.overrides.load(file),
+            None => Config::default().overridden(self.overrides.to_overrides()?),
         }
     }
 }

@@ -7,11 +7,10 @@ use anyhow::Context;
 use clap::Parser;
 use signals::{Hangup, Stops};
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use tidegate::cli::{Cli, Command, KeyArgs, KeyCommand, ServeArgs};
-use tidegate::config::{Config, TracesConfig};
+use tidegate::cli::{Cli, Command, FileArgs, KeyArgs, KeyCommand, ServeArgs};
+use tidegate::config::TracesConfig;
 use tidegate::stdout::{is_unread, stdout};
 use tidegate_trace::Traces;
 use tokio::signal::unix::Signal;
@@ -26,10 +25,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
-        None => serve(cli.serve),
-        Some(Command::Serve(args)) => serve(args),
-        Some(Command::Check { file }) => start_logging(None, CHECKED).and_then(|()| check(&file)),
-        Some(Command::Audit { file }) => audit(&file),
+        None => serve(&cli.serve),
+        Some(Command::Serve(args)) => serve(&args),
+        Some(Command::Check(args)) => start_logging(None, CHECKED).and_then(|()| check(&args)),
+        Some(Command::Audit(args)) => audit(&args),
         Some(Command::Chat(args)) => runtime().and_then(|runtime| runtime.block_on(tidegate::chat::run(args))),
         Some(Command::Key(args)) => key(args),
         Some(Command::Project(command)) => {
@@ -55,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(args: ServeArgs) -> anyhow::Result<()> {
+fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let config = args.to_config()?;
     let runtime = runtime()?;
     let start = |traces: &TracesConfig| Traces::start(&traces.to_traces(&config.egress), runtime.handle().clone());
@@ -121,19 +120,19 @@ enum Stopped {
 }
 
 /// Fails where the books are wrong, for whoever runs it by a clock.
-fn audit(file: &Path) -> anyhow::Result<()> {
-    let config = Config::load(file)?;
+fn audit(args: &FileArgs) -> anyhow::Result<()> {
+    let config = args.to_config()?;
     let audit = runtime()?.block_on(tidegate::audit::audit(&config))?;
     say(&mut std::io::stdout(), &audit.to_string());
     if audit.drift.is_empty() { Ok(()) } else { anyhow::bail!("the books are wrong in {} places", audit.drift.len()) }
 }
 
-fn check(file: &Path) -> anyhow::Result<()> {
-    let config = Config::load(file)?;
-    for fact in tidegate::check(&config).with_context(|| format!("in {}", file.display()))? {
+fn check(args: &FileArgs) -> anyhow::Result<()> {
+    let (config, file) = (args.to_config()?, args.file.display());
+    for fact in tidegate::check(&config).with_context(|| format!("in {file}"))? {
         say(&mut std::io::stdout(), &fact);
     }
-    say(&mut std::io::stdout(), &format!("{} is good", file.display()));
+    say(&mut std::io::stdout(), &format!("{file} is good"));
     Ok(())
 }
 

@@ -20,6 +20,7 @@ mod transfer;
 mod workbench;
 
 use crate::artifact::registry::Access;
+use crate::cli::OverrideArgs;
 use clap::{Args, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
@@ -172,6 +173,9 @@ pub struct LockArgs {
     /// How registries are reached.
     #[command(flatten)]
     pub registry: RegistryArgs,
+    /// What the config's server is started with.
+    #[command(flatten, next_help_heading = "What the server is started with in place of the config")]
+    pub overrides: OverrideArgs,
 }
 
 /// Options of `plugin new`.

@@ -15,7 +15,7 @@ use std::io::Write;
 use tidegate_sandbox::Sandbox;
 
 pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
+    let config = args.overrides.load(&args.config)?;
     let _held = Lock::hold(&args.config)?;
     let old = Lock::load(&args.config)?;
     let bench = Bench { config: &config, sandbox: workbench::sandbox_of(&config, Default::default())?, args };

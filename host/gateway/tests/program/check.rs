@@ -98,6 +98,21 @@ fn check_says_all_that_is_wrong_and_each_of_it_once() {
     }
 }
 
+/// A config that would be refused alone, and one that would not.
+#[test]
+fn what_looks_at_a_config_sees_it_with_what_its_server_is_started_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = "[server]\nlisten = \"0.0.0.0:8080\"\n[store]\npath = \"data\"\n[pipeline]\n";
+    let file = write(folder.path(), "tidegate.toml", open);
+    let file = file.to_str().unwrap();
+    for command in [&["check"][..], &["audit"], &["plugin", "lock"]] {
+        let refused = |more: &[&str]| run(&[command, &[file], more].concat()).1.contains("tidegate key NAME");
+        assert_eq!((refused(&[]), refused(&["--listen", "127.0.0.1:0"])), (true, false), "{command:?}");
+    }
+    let (good, said) = run(&["check", file, "--listen", "127.0.0.1:0", "--model", "m=nowhere"]);
+    assert!(!good && said.contains("model `m`") && said.contains("nowhere"), "{said}");
+}
+
 /// It means something to routers only.
 #[test]
 fn without_a_router_auto_is_a_name_as_any_other() {
