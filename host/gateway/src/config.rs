@@ -27,6 +27,7 @@ mod server;
 mod shared;
 mod store;
 mod streams;
+mod tenants;
 mod traces;
 mod upstream;
 mod words;

@@ -65,6 +65,12 @@ impl KeyDesk {
         self.lock().config.pipeline = Some(loaded);
     }
 
+    /// A line about tenants of the config that nobody is of, be it by a key that is kept.
+    pub(crate) fn deserted(&self) -> Option<String> {
+        let whole = self.lock().whole();
+        whole.deserted()
+    }
+
     /// Takes a changed config, and what was `loaded` of it, with the keys that are kept; gives those that let nobody in for it.
     pub(crate) async fn reload(
         &self,

@@ -55,6 +55,7 @@ async fn run(config: Config) -> anyhow::Result<Running> {
         None => None,
     };
     facts.extend(own_facts(&config, &bound));
+    facts.extend(lasting.desk.as_ref().map_or_else(|| config.deserted(), |desk| desk.deserted()));
     facts.extend(invitation(
         bound.addr,
         bound.certificate.is_some(),

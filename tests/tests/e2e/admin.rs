@@ -73,6 +73,19 @@ async fn a_key_is_shown_once_works_at_once_and_ends_at_once() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_of_the_config_has_somebody_once_a_key_is_made_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = async || Gateway::start(&config(folder.path(), "[tenants.late]\nzero_retention = true\n")).await;
+    let deserted = |gateway: &Gateway| gateway.running.facts.iter().any(|fact| fact.contains("NOBODY IS OF `late`"));
+    let gateway = start().await;
+    assert!(deserted(&gateway));
+    let body = json!({"name": "shop", "tenant": "late"});
+    assert_eq!(call(&gateway, "tg-root", "POST", "/admin/keys", Some(body)).await.status, 200);
+    gateway.running.stop(Duration::from_secs(5)).await;
+    assert!(!deserted(&start().await));
+}
+
 /// What has begun is done, with its line in the log, though a client may give up in the middle of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_is_done_though_nobody_waits_for_it() {

@@ -467,6 +467,16 @@ async fn only_an_administrators_key_reloads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reload_names_tenants_that_nobody_is_of() {
+    let files = Files::new();
+    files.write("[pipeline]\n");
+    let gateway = files.start().await;
+    files.write("[tenants.acme]\nzero_retention = true\n[pipeline]\n");
+    let (taken, facts) = reload(&gateway).await;
+    assert!(taken == 200 && facts.contains("NOBODY IS OF `acme`") && facts.contains("they are of: `local`"), "{facts}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_a_config_file_has_nothing_to_reload() {
     let gateway = Gateway::start("").await;
     let (status, body) = reload(&gateway).await;

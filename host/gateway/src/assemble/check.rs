@@ -36,6 +36,7 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     facts.extend(backends::missing(&config.compute));
     facts.extend(config.store.as_ref().and_then(|store| unmakeable(&store.path)));
     facts.extend(unset(config));
+    facts.extend(deserted(config));
     Ok(facts)
 }
 
@@ -81,6 +82,12 @@ fn unmakeable(folder: &Path) -> Option<String> {
     };
     let (folder, part) = (folder.display(), part.display());
     Some(format!("store     {folder} of store.path cannot be made here, and a server would not start: {part} {why}"))
+}
+
+/// A line about tenants that nobody is of, as far as the config itself says that.
+fn deserted(config: &Config) -> Option<String> {
+    let also = if config.store.is_some() { " (beside keys of the store, which is not asked)" } else { "" };
+    Some(format!("{}{also}", config.deserted()?))
 }
 
 /// A line for each variable that the config names and that is not set here. Plugins do not load without theirs.
