@@ -163,6 +163,7 @@ impl Reloader {
         facts.push(keys_fact(&config, self.auth.is_local_only()));
         facts.extend(shut_out.facts());
         facts.extend(issuers_fact(&config));
+        facts.extend(config.unbilled());
         facts.extend(store.map_or_else(|| config.deserted(), |(desk, _)| desk.deserted()));
         facts.extend(config.server.tls.as_ref().map(|tls| format!("tls       {}", tls.cert.display())));
         Ok((config, facts))

@@ -149,12 +149,13 @@ fn share(config: &Config) -> anyhow::Result<Option<Shared>> {
     Ok(Some(Shared::start(shared.to_shared()?, logs).context("in [shared]")?))
 }
 
-/// One line each about the store, what plugins keep there, other gateways, and the administrators' address.
+/// One line each about the store, or prices without one, what plugins keep there, other gateways, and the administrators' address.
 fn own_facts(config: &Config, bound: &Bound) -> Vec<String> {
     let store = config.store.as_ref().map(Books::fact);
     let shared = config.shared.as_ref();
     let shared = shared.map(|shared| format!("shared    with {} gateways by {}", shared.gateways, shared.url));
     let scheme = if bound.certificate.is_some() { "https" } else { "http" };
     let admin = bound.admin_addr.map(|addr| format!("admin     {scheme}://{addr}/admin"));
-    store.into_iter().chain(config.plugins.kept_facts()).chain(shared).chain(admin).collect()
+    let unbilled = config.unbilled();
+    store.into_iter().chain(unbilled).chain(config.plugins.kept_facts()).chain(shared).chain(admin).collect()
 }

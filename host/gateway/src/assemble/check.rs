@@ -36,6 +36,7 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     facts.extend(backends::missing(&config.compute));
     facts.extend(config.store.as_ref().and_then(|store| unmakeable(&store.path)));
     facts.extend(unset(config));
+    facts.extend(config.unbilled());
     facts.extend(deserted(config));
     Ok(facts)
 }

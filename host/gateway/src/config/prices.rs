@@ -105,6 +105,21 @@ impl Config {
         }
         Ok(Prices { models: models.collect::<anyhow::Result<_>>()?, calls })
     }
+
+    /// A line about prices that nobody pays. No error: callers are shown them all the same.
+    pub(crate) fn unbilled(&self) -> Option<String> {
+        if self.store.is_some() {
+            return None;
+        }
+        let mut stages = self.pipeline.iter().flat_map(|pipeline| &pipeline.stage);
+        let of_models = self.models.iter().find(|model| model.price.is_some());
+        let of_models = of_models.map(|model| format!("model `{}`", model.name));
+        let of_stages = || stages.find(|stage| stage.price.is_some()).map(|stage| format!("stage `{}`", stage.plugin));
+        let priced = of_models.or_else(of_stages)?;
+        Some(format!(
+            "prices    BILL NOTHING: there is one, of {priced}, and no [store] that keeps what is used; it needs a `path`"
+        ))
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +134,17 @@ mod tests {
         for bad in [-1.0, f64::NAN, f64::INFINITY, 1e10] {
             assert!(billionths(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn prices_that_nobody_pays_are_told() {
+        let model = "[[models]]\nname = \"m\"\npath = \"bundled\"\nprice = { input = 1, output = 2 }\n";
+        let stage = "[[pipeline.stage]]\nplugin = \"web\"\nprice = { tool_call = 0.001 }\n";
+        let said = |text: &str| Config::parse(text).unwrap().unbilled();
+        assert!(said(&format!("{model}{stage}")).unwrap().contains("BILL NOTHING: there is one, of model `m`,"));
+        assert!(said(stage).unwrap().contains("of stage `web`"));
+        assert_eq!(said(&format!("{model}{stage}[store]\npath = \"data\"\n")), None);
+        assert_eq!(said(&model.replace("price = { input = 1, output = 2 }", "")), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `tidegate check`: what it says of a config.
 
-use super::{fixture, run, write};
+use super::{Server, fixture, run, write};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -111,6 +111,28 @@ fn what_looks_at_a_config_sees_it_with_what_its_server_is_started_with() {
     }
     let (good, said) = run(&["check", file, "--listen", "127.0.0.1:0", "--model", "m=nowhere"]);
     assert!(!good && said.contains("model `m`") && said.contains("nowhere"), "{said}");
+}
+
+/// A misspelt tenant, and a price that nobody keeps the books for: no errors, since it may be meant so.
+#[test]
+fn what_of_a_config_holds_for_nobody_is_told_by_check_and_by_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = format!("[[keys]]\nname = \"k\"\ntenant = \"acme\"\nhash = \"blake3:{}\"\n", "ab".repeat(32));
+    let tenant = "[tenants.acme-corp]\nzero_retention = true\n";
+    let model = "[[models]]\nname = \"m\"\npath = \"bundled\"\nprice = { input = 1, output = 2 }\n";
+    let text = format!("[server]\nlisten = \"127.0.0.1:0\"\n{key}{tenant}{model}[pipeline]\n");
+    let file = write(folder.path(), "tidegate.toml", &text);
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    let server = Server::start(&["--config", file.to_str().unwrap()]);
+    assert!(good, "{said}");
+    for said in [said, server.facts.join("\n")] {
+        assert!(said.contains("NOBODY IS OF `acme-corp`") && said.contains("they are of: `acme`"), "{said}");
+        assert!(said.contains("BILL NOTHING: there is one, of model `m`"), "{said}");
+    }
+    let file = write(folder.path(), "tidegate.toml", &format!("{text}[store]\npath = \"data\"\n"));
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    assert!(good && said.contains("(beside keys of the store, which is not asked)"), "{said}");
+    assert!(!said.contains("BILL NOTHING"), "{said}");
 }
 
 /// It means something to routers only.
