@@ -108,6 +108,20 @@ impl Default for BreakerConfig {
     }
 }
 
+impl BreakerConfig {
+    /// Refuses what never takes the plugin out though it counts failures. One failure alone is within any time.
+    fn check(&self) -> anyhow::Result<()> {
+        let useless = [("within_ms", self.within_ms == 0 && self.failures > 1), ("pause_ms", self.pause_ms == 0)];
+        match useless.iter().find(|(_, is_useless)| *is_useless && self.failures > 0) {
+            Some((key, _)) => bail!(
+                "breaker.{key} is 0, with which the plugin is never left out, however often it fails; write 1 or more, or say \
+                 so by `failures = 0`"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
 /// `[pipeline.stage.limits]`; what is absent takes the default.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
@@ -155,6 +169,7 @@ impl StageConfig {
                 "stage `{name}`: min_score is no number, and no passage scores higher or lower; give one, or leave it out"
             );
         }
+        self.breaker.check().with_context(|| format!("stage `{name}`"))?;
         self.grants.check(self.limits.to_limits().output_bytes).with_context(|| format!("stage `{name}`: grants"))?;
         let Some(source) = &self.source else { return Ok(()) };
         if self.file.is_some() {
@@ -267,5 +282,26 @@ impl LimitsConfig {
             StageKind::ToolProvider => 30_000,
         };
         Duration::from_millis(self.wall_ms.unwrap_or(default))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_breaker_that_would_never_open_is_refused_unless_that_is_said() {
+        let parse =
+            |breaker: &str| Config::parse(&format!("[[pipeline.stage]]\nplugin = \"x\"\nbreaker = {breaker}\n"));
+        for (breaker, key) in [
+            ("{ within_ms = 0 }", "within_ms"),
+            ("{ pause_ms = 0 }", "pause_ms"),
+            ("{ failures = 1, pause_ms = 0 }", "pause_ms"),
+        ] {
+            let why = format!("{:#}", parse(breaker).unwrap_err());
+            assert!(why.contains(&format!("stage `x`: breaker.{key} is 0")) && why.contains("`failures = 0`"), "{why}");
+        }
+        parse("{ failures = 0, within_ms = 0, pause_ms = 0 }").unwrap();
+        parse("{ failures = 1, within_ms = 0, pause_ms = 1 }").unwrap();
     }
 }
