@@ -12,6 +12,9 @@ const UNFINISHED: &str = ".tmp";
 /// How often somebody else may be faster to make the file that is held.
 const MAX_TURNS: usize = 10_000;
 
+/// Why nobody can have a folder's names on the disk.
+const MAY_NOT_SYNC: [ErrorKind; 3] = [ErrorKind::InvalidInput, ErrorKind::Unsupported, ErrorKind::PermissionDenied];
+
 /// The right to change what a file stands for, until this is dropped. The system takes it from a process that ends.
 pub struct Held {
     file: PathBuf,
@@ -66,13 +69,26 @@ fn is_at(open: &File, file: &Path) -> bool {
     open.metadata().and_then(|one| Ok(same(one, std::fs::metadata(file)?))).unwrap_or(false)
 }
 
-/// Writes a file. The old one is there until the new one is; where that fails, nothing else is left.
+/// Writes a file. The old one is there until the new one is, whole: where the power fails, too. Where writing fails, nothing else is
+/// left.
 pub(super) fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let written = beside(file).and_then(|(mut open, aside)| {
-        let done = open.write_all(bytes).and_then(|()| std::fs::rename(&aside, file));
+        // A name that reaches the disk before the bytes would lead to an empty file.
+        let done = open.write_all(bytes).and_then(|()| open.sync_all()).and_then(|()| std::fs::rename(&aside, file));
         done.inspect_err(|_| drop(std::fs::remove_file(&aside)))
     });
-    written.with_context(|| format!("cannot write {}", file.display()))
+    written.with_context(|| format!("cannot write {}", file.display()))?;
+    sync_folder(file)
+}
+
+/// Has the names in a file's folder on the disk: of what is written later none is there without this one.
+fn sync_folder(file: &Path) -> anyhow::Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // Some systems of files know of no such request, and some folders are written to and not read.
+        Err(error) if MAY_NOT_SYNC.contains(&error.kind()) => Ok(()),
+        synced => synced.with_context(|| format!("cannot have {} on the disk", folder.display())),
+    }
 }
 
 /// A new file in the same folder. Processes of several containers have one number.
