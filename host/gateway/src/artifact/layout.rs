@@ -186,9 +186,12 @@ impl Layout {
         for blob in signatures.iter().map(|one| &one.payload).chain([&config, &manifest]) {
             self.write_blob(blob)?;
         }
-        // Older ones are among the new.
-        index.forget_signatures(artifact);
-        index.tag(Descriptor::of(MANIFEST_TYPE, &manifest), &signature::tag(artifact));
+        let made = Descriptor::of(MANIFEST_TYPE, &manifest);
+        if index.signatures(artifact).is_none_or(|there| there.digest != made.digest) {
+            // Older ones are among the new.
+            index.forget_signatures(artifact);
+            index.tag(made, &signature::tag(artifact));
+        }
         Ok(())
     }
 
@@ -282,12 +285,8 @@ impl Layout {
     }
 
     fn write_blob(&self, bytes: &[u8]) -> anyhow::Result<()> {
-        let digest = Digest::of(bytes);
         // What is there may have been damaged; then it is written again.
-        if std::fs::read(self.blob_file(&digest)).is_ok_and(|found| found == bytes) {
-            return Ok(());
-        }
-        self.write(&format!("blobs/sha256/{}", digest.hex()), bytes)
+        self.write(&format!("blobs/sha256/{}", Digest::of(bytes).hex()), bytes)
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {

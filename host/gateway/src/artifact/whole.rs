@@ -69,9 +69,12 @@ fn is_at(open: &File, file: &Path) -> bool {
     open.metadata().and_then(|one| Ok(same(one, std::fs::metadata(file)?))).unwrap_or(false)
 }
 
-/// Writes a file. The old one is there until the new one is, whole: where the power fails, too. Where writing fails, nothing else is
-/// left.
+/// Writes a file, unless it is there and has these bytes: whoever watches it takes each writing for a change. The old one is there
+/// until the new one is, whole: where the power fails, too. Where writing fails, nothing else is left.
 pub(super) fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    if has(file, bytes) {
+        return Ok(());
+    }
     let written = beside(file).and_then(|(mut open, aside)| {
         // A name that reaches the disk before the bytes would lead to an empty file.
         let done = open.write_all(bytes).and_then(|()| open.sync_all()).and_then(|()| std::fs::rename(&aside, file));
@@ -79,6 +82,12 @@ pub(super) fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     });
     written.with_context(|| format!("cannot write {}", file.display()))?;
     sync_folder(file)
+}
+
+/// Whether a file has these bytes. A longer one is not read.
+fn has(file: &Path, bytes: &[u8]) -> bool {
+    let is_as_long = std::fs::metadata(file).is_ok_and(|about| about.is_file() && about.len() == bytes.len() as u64);
+    is_as_long && std::fs::read(file).is_ok_and(|there| there == bytes)
 }
 
 /// Has the names in a file's folder on the disk: of what is written later none is there without this one.
@@ -146,6 +155,25 @@ mod tests {
         });
         assert!(texts.contains(&std::fs::read(&file).unwrap()));
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_there_already_is_not_written_and_what_is_otherwise_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let inode = || std::fs::metadata(&file).unwrap().ino();
+        write(&file, b"text").unwrap();
+        let first = std::fs::File::open(&file).unwrap();
+        let before = inode();
+        write(&file, b"text").unwrap();
+        assert_eq!(inode(), before);
+        for other in [b"Text".as_slice(), b"text and more"] {
+            write(&file, other).unwrap();
+            assert_eq!(std::fs::read(&file).unwrap(), other);
+        }
+        // The first one's number is not given anew while it is open.
+        assert_ne!(inode(), before);
+        drop(first);
     }
 
     #[test]

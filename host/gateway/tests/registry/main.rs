@@ -8,6 +8,7 @@ mod server;
 use base64::Engine;
 use hyper::Method;
 use server::{Door, Fault, Registry};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -362,6 +363,34 @@ fn a_source_is_locked_by_digest_whatever_its_tag_leads_to_later() {
     let config = std::fs::read_to_string(desk.path("tidegate.toml")).unwrap();
     std::fs::write(desk.path("tidegate.toml"), config.replace(&source, &unsigned.reference(":stable"))).unwrap();
     desk.refused("plugin lock tidegate.toml", &["is not signed", &desk.key]);
+}
+
+/// A server that watches them would take that for a change. Of two plugins each is looked at, and one is signed.
+#[test]
+fn a_lock_that_changes_nothing_writes_nothing() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.push(&registry, ":1");
+    desk.component("pii-guard");
+    desk.pack_unsigned();
+    desk.push(&registry, ":2");
+    let stage = |tag: &str| {
+        let source = registry.reference(tag);
+        format!("[[pipeline.stage]]\nplugin = \"mine{}\"\nsource = \"{source}\"\n", &tag[1..])
+    };
+    std::fs::write(desk.path("tidegate.toml"), stage(":1") + &stage(":2")).unwrap();
+    let looks = || {
+        let look = |name: &str| {
+            let about = std::fs::metadata(desk.path(name)).unwrap();
+            (about.ino(), about.modified().unwrap())
+        };
+        (look("tidegate.lock"), look("tidegate-plugins/index.json"))
+    };
+    desk.good("plugin lock tidegate.toml");
+    let before = looks();
+    for args in ["plugin lock tidegate.toml", "plugin lock tidegate.toml --upgrade"] {
+        assert_eq!(desk.good(args).matches("same     ").count(), 2, "{args}");
+        assert_eq!(looks(), before, "{args}");
+    }
 }
 
 #[test]

@@ -123,8 +123,13 @@ impl Index {
         self.manifests.retain(|one| one.annotations.get(TAG) != Some(&tag));
     }
 
-    /// Gives an artifact a tag. Whatever had it before stays without, as in a registry: others may have pinned it.
+    /// Gives an artifact a tag, which changes nothing where it alone has that. Whatever had it before stays without, as in a
+    /// registry: others may have pinned it.
     pub(super) fn tag(&mut self, descriptor: Descriptor, tag: &str) {
+        let mut tagged = self.manifests.iter().filter(|one| name(one) == tag);
+        if tagged.next().is_some_and(|one| is_same(one, &descriptor)) && tagged.next().is_none() {
+            return;
+        }
         let descriptor = self.take(&descriptor, tag).unwrap_or(descriptor);
         for old in &mut self.manifests {
             if old.annotations.get(TAG).is_some_and(|found| found == tag) {
@@ -142,12 +147,14 @@ impl Index {
 
     /// The entry that an artifact has already with this tag or without any: others may have written more into it.
     fn take(&mut self, wanted: &Descriptor, tag: &str) -> Option<Descriptor> {
-        let is_same = |one: &Descriptor| {
-            (&one.media_type, &one.digest, one.size) == (&wanted.media_type, &wanted.digest, wanted.size)
-        };
-        let at = self.manifests.iter().position(|one| is_same(one) && ["", tag].contains(&name(one)))?;
+        let at = self.manifests.iter().position(|one| is_same(one, wanted) && ["", tag].contains(&name(one)))?;
         Some(self.manifests.remove(at))
     }
+}
+
+/// Whether two entries are of one content, whatever else they say of it.
+fn is_same(one: &Descriptor, other: &Descriptor) -> bool {
+    (&one.media_type, &one.digest, one.size) == (&other.media_type, &other.digest, other.size)
 }
 
 fn says_more(one: &Descriptor) -> bool {
@@ -191,11 +198,11 @@ mod tests {
         let mut index = read(&before);
         assert!(index.has_others());
         index.tag(described("ours"), "2");
-        // The same again under its tag is what it was.
+        // The same again under its tag is what it was, and where.
         index.tag(described("theirs"), "1");
         let now = json!(index);
         let ours = json!(described("ours").with(TAG, "2"));
-        assert_eq!(now["manifests"], json!([ours, theirs, strange, 7]));
+        assert_eq!(now["manifests"], json!([theirs, ours, strange, 7]));
         for key in ["schemaVersion", "mediaType", "annotations", "subject"] {
             assert_eq!(now.get(key), before.get(key), "{key}");
         }
