@@ -2,6 +2,7 @@
 //! taken. The lock is not written unless all of it can be; what was fetched for it is kept in any case.
 
 use super::{LockArgs, workbench};
+use crate::artifact::key::PublicKey;
 use crate::artifact::layout::Layout;
 use crate::artifact::lock::{Asks, Difference, Entry, Lock};
 use crate::artifact::manifest::Claims;
@@ -11,6 +12,7 @@ use crate::artifact::{digest::Digest, place, signature};
 use crate::assemble::admission::{self, Found};
 use crate::config::{Config, StageConfig};
 use anyhow::{Context, bail};
+use std::collections::BTreeSet;
 use std::io::Write;
 use tidegate_sandbox::Sandbox;
 
@@ -18,7 +20,8 @@ pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let config = args.overrides.load(&args.config)?;
     let _held = Lock::hold(&args.config)?;
     let old = Lock::load(&args.config)?;
-    let bench = Bench { config: &config, sandbox: workbench::sandbox_of(&config, Default::default())?, args };
+    let sandbox = workbench::sandbox_of(&config, Default::default())?;
+    let bench = Bench { config: &config, sandbox, known: known(&config, old.as_ref()), args };
     let found = workbench::runtime()?.block_on(bench.find(old.as_ref()))?;
     let report = compare(args, old.as_ref(), &found, out)?;
     if report.changed && !args.upgrade {
@@ -39,7 +42,17 @@ pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 struct Bench<'a> {
     config: &'a Config,
     sandbox: Sandbox,
+    /// Signatures are looked at by these, be it that they name no key.
+    known: Vec<PublicKey>,
     args: &'a LockArgs,
+}
+
+/// Keys that are trusted, and those that have signed what is locked: a key that is trusted no more has signed it all the same. Whether
+/// what it signed may run is asked by the trusted ones alone.
+fn known(config: &Config, old: Option<&Lock>) -> Vec<PublicKey> {
+    let signers = old.iter().flat_map(|old| &old.plugins).flat_map(|entry| &entry.signed_by);
+    let all: BTreeSet<_> = config.plugins.trusted_keys.iter().chain(signers).copied().collect();
+    all.into_iter().collect()
 }
 
 impl Bench<'_> {
@@ -71,8 +84,7 @@ impl Bench<'_> {
             Some(file) => Found::read(file)?,
             None => self.packed(source, locked, access).await?,
         };
-        let trusted = &self.config.plugins.trusted_keys;
-        found.check_trusted(trusted)?;
+        found.check_trusted(&self.config.plugins.trusted_keys)?;
         let anatomy = self.sandbox.inspect(found.component()).context("it is no plugin")?;
         let mut entry = Entry {
             name: anatomy.descriptor.name.clone(),
@@ -86,7 +98,7 @@ impl Bench<'_> {
         };
         if let Some(artifact) = found.artifact() {
             artifact.check_claims(&anatomy)?;
-            entry.signed_by = signature::verify(&artifact.signatures, &artifact.digest(), trusted).good;
+            entry.signed_by = signature::verify(&artifact.signatures, &artifact.digest(), &self.known).good;
             entry.artifact = Some(artifact.digest());
         }
         self.keep(&entry, &found)?;

@@ -66,6 +66,34 @@ fn a_bundle_that_is_attached_in_the_registry_counts_as_a_signature_from_then_on(
     }
 }
 
+/// A bundle names no key, so that only who knows the key finds whose it is.
+#[test]
+fn a_key_that_is_trusted_no_more_has_signed_what_is_locked_all_the_same() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    let theirs = desk.good("plugin key new theirs.pem").trim().to_owned();
+    desk.push(&registry, ":1");
+    let pem = std::fs::read_to_string(desk.path("theirs.pem")).unwrap();
+    registry.attach(&desk.artifact(), &bundle(&pem, &desk.artifact()), true);
+    let config = |trusted: &[&str]| {
+        let stage = format!("[[pipeline.stage]]\nplugin = \"mine\"\nsource = \"{}\"\n", registry.reference(":1"));
+        std::fs::write(desk.path("tidegate.toml"), format!("[plugins]\ntrusted_keys = {trusted:?}\n{stage}")).unwrap();
+    };
+    config(&[&desk.key, &theirs]);
+    desk.good("plugin lock tidegate.toml");
+    let lock = || std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
+    let before = lock();
+    assert!(before.contains(&theirs) && before.contains(&desk.key));
+    config(&[&desk.key]);
+    for args in ["plugin lock tidegate.toml", "plugin lock tidegate.toml --upgrade"] {
+        assert!(desk.good(args).contains("same     "), "{args}");
+        assert_eq!(lock(), before, "{args}");
+    }
+    // Trust is another thing.
+    let nobodys = desk.good("plugin key new nobodys.pem").trim().to_owned();
+    config(&[&nobodys]);
+    desk.refused("plugin lock tidegate.toml", &["which is none of plugins.trusted_keys"]);
+}
+
 /// Whoever may write to the repository may put anything beside an artifact, and attestations are there by right.
 #[test]
 fn what_lies_beside_a_signed_artifact_is_in_nobodys_way() {
