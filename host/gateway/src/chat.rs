@@ -10,6 +10,7 @@ use crate::terminal;
 use anyhow::{anyhow, bail, ensure};
 use shown::{Shown, Style};
 use std::io::{BufRead, IsTerminal, Write};
+use tidegate_egress::CertificateDer;
 use tidegate_types::{Chat, DeltaKind, Message, Reject, RejectKind, RequestId, Role, default_model};
 use tidegate_upstream::{ApiKey, Reader, Upstream, UpstreamConfig, UpstreamEvent};
 
@@ -17,12 +18,13 @@ use tidegate_upstream::{ApiKey, Reader, Upstream, UpstreamConfig, UpstreamEvent}
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let key = crate::config::variable(&args.api_key_env).ok();
-    let server = remote::server(args.server.as_deref());
+    let url = remote::server(args.server.as_deref());
+    let server = Server { roots: remote::authorities(&url, args.ca.as_deref())?, url, key };
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => choose_model(&server, key.as_deref(), &args.api_key_env).await?,
+        None => choose_model(&server, &args.api_key_env).await?,
     };
-    let upstream = connect(&server, key.as_deref(), &model)?;
+    let (upstream, server) = (server.of_model(&model)?, server.url);
     let (mut messages, mut num_failed) = (Vec::<Message>::new(), 0);
     messages.extend(args.system.map(|text| Message::text("m0", Role::System, text)));
     let mut out = stdout();
@@ -46,15 +48,26 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn connect(server: &str, key: Option<&str>, model: &str) -> anyhow::Result<Upstream> {
-    let mut config = UpstreamConfig::new("chat", format!("{server}/v1"), model);
-    config.api_key = key.map(ApiKey::new);
-    config.reader = Reader::Chooser;
-    Ok(Upstream::new(config)?)
+/// Who is asked, and how.
+struct Server {
+    url: String,
+    key: Option<String>,
+    /// Who signs its certificate, beside the public authorities.
+    roots: Vec<CertificateDer<'static>>,
 }
 
-async fn choose_model(server: &str, key: Option<&str>, key_env: &str) -> anyhow::Result<String> {
-    let listed = connect(server, key, "")?.models().await;
+impl Server {
+    fn of_model(&self, model: &str) -> anyhow::Result<Upstream> {
+        let mut config = UpstreamConfig::new("chat", format!("{}/v1", self.url), model);
+        config.api_key = self.key.as_deref().map(ApiKey::new);
+        config.reader = Reader::Chooser;
+        config.connector.extra_roots.clone_from(&self.roots);
+        Ok(Upstream::new(config)?)
+    }
+}
+
+async fn choose_model(server: &Server, key_env: &str) -> anyhow::Result<String> {
+    let (listed, server) = (server.of_model("")?.models().await, &server.url);
     let listed = listed.map_err(|reject| anyhow!("{}", explain(&reject, server, key_env)))?;
     if let Some(model) = default_model(listed.iter().map(|model| (&*model.id, model.chats()))) {
         return Ok(model.to_owned());
@@ -74,7 +87,10 @@ fn explain(reject: &Reject, server: &str, key_env: &str) -> String {
             format!("{said}; the environment variable {key_env} is for the server's API key, and {held}")
         }
         _ if reject.code.as_deref() == Some("upstream_unreachable") => {
-            format!("no server answers at {server}; `tidegate serve` starts one, --server or {SERVER} names another")
+            let trust = remote::no_trust(server);
+            format!(
+                "no server answers at {server}; `tidegate serve` starts one, --server or {SERVER} names another{trust}"
+            )
         }
         _ => said,
     }

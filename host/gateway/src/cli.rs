@@ -86,6 +86,9 @@ pub struct ChatArgs {
     /// Name of the environment variable that holds the API key.
     #[arg(long, default_value = "TIDEGATE_API_KEY")]
     pub api_key_env: String,
+    /// Certificates in PEM that are trusted besides the public ones.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Instructions for the model.
     #[arg(long)]
     pub system: Option<String>,

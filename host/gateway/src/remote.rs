@@ -10,13 +10,17 @@ pub use keys::key;
 pub use projects::project;
 pub use usage::usage;
 
+use crate::artifact::registry::certificates;
 use crate::cli::ServerArgs;
 use crate::config::variable;
 use crate::terminal::shown_lines;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 use std::io::Write;
-use tidegate_egress::{Connector, ConnectorConfig, HeaderMap, HeaderName, HeaderValue, Method, Request};
+use std::path::Path;
+use tidegate_egress::{
+    CertificateDer, Connector, ConnectorConfig, HeaderMap, HeaderName, HeaderValue, Method, Request,
+};
 
 /// A running server, asked with a key.
 struct Remote {
@@ -32,7 +36,9 @@ pub(crate) const SERVER: &str = "TIDEGATE_SERVER";
 impl Remote {
     fn to(args: &ServerArgs) -> anyhow::Result<Self> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let connector = Connector::new(ConnectorConfig::new(server(args.server.as_deref())))?;
+        let server = server(args.server.as_deref());
+        let extra_roots = authorities(&server, args.ca.as_deref())?;
+        let connector = Connector::new(ConnectorConfig { extra_roots, ..ConnectorConfig::new(server) })?;
         Ok(Self { connector, key: variable(&args.api_key_env).ok() })
     }
 
@@ -46,7 +52,8 @@ impl Remote {
         let body = body.map(|body| body.to_string()).unwrap_or_default().into();
         let sent = self.connector.send(&Request { method, path, headers, body }).await;
         let mut response = sent.with_context(|| {
-            format!("no server answers at {}; --server or {SERVER} names another", self.connector.origin())
+            let origin = self.connector.origin();
+            format!("no server answers at {origin}; --server or {SERVER} names another{}", no_trust(origin))
         })?;
         let status = response.status;
         let body = response.collect(MAX_ANSWER_BYTES).await?;
@@ -76,6 +83,22 @@ fn remedy(status: u16, message: &str) -> &'static str {
 pub(crate) fn server(named: Option<&str>) -> String {
     let url = named.map(str::to_owned).or_else(|| variable(SERVER).ok());
     url.as_deref().unwrap_or("http://127.0.0.1:8080").trim_end_matches('/').to_owned()
+}
+
+/// Who signs the certificate of a server, beside the public authorities.
+pub(crate) fn authorities(server: &str, ca: Option<&Path>) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let Some(file) = ca else { return Ok(Vec::new()) };
+    ensure!(is_secured(server), "--ca is about certificates, and {server} shows none; write https:// where it does");
+    certificates(file)
+}
+
+/// What else may help where no server answers.
+pub(crate) fn no_trust(server: &str) -> &'static str {
+    if is_secured(server) { "; --ca names who signs its certificate, where that is no public authority" } else { "" }
+}
+
+fn is_secured(server: &str) -> bool {
+    server.starts_with("https://")
 }
 
 /// What the server said, on lines of its own.

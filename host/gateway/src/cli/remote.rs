@@ -1,6 +1,7 @@
 //! Commands that ask a running server.
 
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 
 /// A running server, and who asks.
 #[derive(Clone, Debug, Args)]
@@ -12,6 +13,9 @@ pub struct ServerArgs {
     /// Name of the environment variable that holds the key to ask with.
     #[arg(long, default_value = "TIDEGATE_API_KEY")]
     pub api_key_env: String,
+    /// Certificates in PEM that are trusted besides the public ones.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Print what the server answers, as JSON.
     #[arg(long)]
     pub json: bool,
@@ -67,6 +71,7 @@ pub enum KeyCommand {
 #[derive(Debug, Args)]
 #[command(mut_arg("server", |server| server.help("The running server that makes it; without it, a key for the config")))]
 #[command(mut_arg("json", |json| json.requires("server")))]
+#[command(mut_arg("ca", |ca| ca.requires("server")))]
 pub struct NewKeyArgs {
     /// The key's name.
     pub name: String,

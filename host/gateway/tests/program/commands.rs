@@ -2,6 +2,7 @@
 
 use super::model::{Model, thinker};
 use super::{Server, fixture, run, tidegate, write};
+use base64::Engine;
 use std::io::{Read, Write};
 use std::process::{ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -189,6 +190,38 @@ fn keys_of_a_server_whose_administration_is_elsewhere_are_asked_for_there() {
     let server = Server::start(&["--config", file.to_str().unwrap()]);
     let (good, said) = run(&["key", "list", "--server", &format!("http://{}", server.addr)]);
     assert!(!good && said.contains("server.admin_listen") && said.contains("--server"), "{said}");
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+}
+
+/// A gateway within a company, whose certificate no public authority has signed.
+#[test]
+fn a_server_with_a_private_authority_is_believed_by_the_certificate_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let ca = write(folder.path(), "cert.pem", &pem("CERTIFICATE", made.cert.der()));
+    write(folder.path(), "key.pem", &pem("PRIVATE KEY", &made.signing_key.serialize_der()));
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\ntls = { cert = \"cert.pem\", key = \"key.pem\" }\n[store]\npath = \"data\"\n";
+    let file = write(folder.path(), "tidegate.toml", text);
+    let server = Server::start(&["--config", file.to_str().unwrap()]);
+    let url = format!("https://{}", server.addr);
+    let trust = ["--ca", ca.to_str().unwrap()];
+    for command in [&["key", "list"][..], &["project", "list"], &["usage"]] {
+        let asked = [command, &["--server", &url]].concat();
+        let (good, said) = run(&asked);
+        assert!(!good && said.contains("--ca names who signs its certificate"), "{command:?}: {said}");
+        let (good, said) = run(&[&asked[..], &trust].concat());
+        assert!(good, "{command:?}: {said}");
+    }
+    let (good, said) = chat(&url, None, &[]);
+    assert!(!good && said.contains("--ca names who signs its certificate"), "{said}");
+    let (good, said) = chat(&url, None, &trust);
+    assert!(good && said.contains("391"), "{said}");
+    let (good, said) = run(&[&["usage", "--server", &format!("http://{}", server.addr)][..], &trust].concat());
+    assert!(!good && said.contains("--ca is about certificates"), "{said}");
 }
 
 /// As `| head` does, once it has its lines.
