@@ -245,6 +245,9 @@ impl Config {
         if let Some(store) = &mut self.store {
             store.resolve_paths(folder);
         }
+        if let Some(shared) = &mut self.shared {
+            shared.resolve_paths(folder);
+        }
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.resolve_paths(folder);
         }

@@ -34,6 +34,8 @@ pub struct Config {
     pub url: String,
     /// Of the user that `url` names, or of the default one.
     pub password: Option<String>,
+    /// PEM of who signs the server's certificate, in place of the public authorities.
+    pub authority: Option<Vec<u8>>,
     /// What the names of everything shared begin with.
     pub prefix: String,
     /// Gateways that share: one that is left alone takes this part of the limits.

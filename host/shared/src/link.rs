@@ -7,7 +7,9 @@ use crate::{Config, SharedError};
 use metrics::{counter, gauge};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisResult};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisResult, TlsCertificates,
+};
 use std::future::Future;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -71,7 +73,12 @@ impl Link {
         if let Some(password) = &config.password {
             settings = settings.set_password(password);
         }
-        let client = Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings)).map_err(unusable)?;
+        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
+        let client = match config.authority.clone() {
+            Some(pem) => Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) }),
+            None => Client::open(info),
+        };
+        let client = client.map_err(unusable)?;
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|error| SharedError::NoRandomness(error.to_string()))?;
         let gateway = format!("{:016x}", u64::from_le_bytes(bytes));
@@ -225,6 +232,7 @@ mod tests {
         let config = Config {
             url: "redis://127.0.0.1:1".into(),
             password: None,
+            authority: None,
             prefix: "t".into(),
             gateways: 1,
             deadline: Duration::from_millis(1),

@@ -13,6 +13,7 @@ fn gateway(redis: &Redis) -> Shared {
     let config = Config {
         url: redis.url(),
         password: None,
+        authority: None,
         prefix: "test".into(),
         gateways: 2,
         deadline: Duration::from_secs(1),

@@ -28,7 +28,8 @@ struct Gateway {
 impl Gateway {
     fn start(redis: &Redis, lease: Duration, limits: Limits) -> Self {
         let (url, deadline) = (redis.url(), Duration::from_secs(1));
-        let config = Config { url, password: None, prefix: "test".into(), gateways: 2, deadline, lease };
+        let config =
+            Config { url, password: None, authority: None, prefix: "test".into(), gateways: 2, deadline, lease };
         let shared = Shared::start(config, LogSettings { keep: limits.keep }).unwrap();
         let mut streams = Streams::new(limits);
         streams.share(Some(shared.logs()));

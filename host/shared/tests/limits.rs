@@ -26,7 +26,15 @@ async fn hasty_gateway(redis: &Redis) -> Shared {
 }
 
 async fn gateway_with(redis: &Redis, deadline: Duration, lease: Duration) -> Shared {
-    let config = Config { url: redis.url(), password: None, prefix: "test".into(), gateways: 2, deadline, lease };
+    let config = Config {
+        url: redis.url(),
+        password: None,
+        authority: None,
+        prefix: "test".into(),
+        gateways: 2,
+        deadline,
+        lease,
+    };
     let shared = Shared::start(config, LogSettings::default()).unwrap();
     found(&shared.limits()).await;
     shared.limits().settled().await;

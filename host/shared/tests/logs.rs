@@ -46,7 +46,15 @@ impl Gateway {
     }
 
     fn with(url: String, limits: Limits, lease: Duration) -> Self {
-        let config = Config { url, password: None, prefix: "test".into(), gateways: 2, deadline: lease / 4, lease };
+        let config = Config {
+            url,
+            password: None,
+            authority: None,
+            prefix: "test".into(),
+            gateways: 2,
+            deadline: lease / 4,
+            lease,
+        };
         let shared = Shared::start(config, LogSettings { keep: limits.keep }).unwrap();
         let mut streams = Streams::new(limits);
         streams.share(Some(shared.logs()));

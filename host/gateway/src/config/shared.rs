@@ -1,8 +1,10 @@
 //! `[shared]`: what several gateways share, and through which server.
 
 use super::variable;
+use crate::artifact::registry::certificates;
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// `[shared]`
@@ -13,6 +15,8 @@ pub struct SharedConfig {
     pub url: String,
     /// Environment variable with the password.
     pub password_env: Option<String>,
+    /// PEM of who signs the server's certificate, in place of the public authorities.
+    pub ca: Option<PathBuf>,
     /// What the names of all keys there begin with, so that others may use the server too.
     #[serde(default = "our_name")]
     pub prefix: String,
@@ -52,6 +56,13 @@ impl SharedConfig {
         if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
             bail!("shared.url holds a password; put that into an environment variable and name it in `password_env`");
         }
+        let is_secured = ["rediss://", "valkeys://"].iter().any(|scheme| self.url.starts_with(scheme));
+        if self.ca.is_some() && !is_secured {
+            bail!(
+                "shared has `ca`, and no certificate is asked for at {}; write rediss:// where there is one",
+                self.url
+            );
+        }
         if self.gateways == 0 {
             bail!("shared.gateways is 0; write how many gateways share, this one included");
         }
@@ -71,12 +82,24 @@ impl SharedConfig {
         Ok(())
     }
 
+    pub(super) fn resolve_paths(&mut self, folder: &Path) {
+        self.ca = self.ca.take().map(|file| folder.join(file));
+    }
+
+    /// What is in the file of `ca`.
+    pub(crate) fn authority(&self) -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(file) = &self.ca else { return Ok(None) };
+        certificates(file).context("in shared.ca")?;
+        Ok(Some(std::fs::read(file).context("in shared.ca")?))
+    }
+
     /// With the password from the environment.
     pub fn to_shared(&self) -> anyhow::Result<tidegate_shared::Config> {
         let password = self.password_env.as_deref().map(variable).transpose().context("in shared.password_env")?;
         Ok(tidegate_shared::Config {
             url: self.url.clone(),
             password,
+            authority: self.authority()?,
             prefix: self.prefix.clone(),
             gateways: self.gateways,
             deadline: Duration::from_millis(self.deadline_ms),
@@ -99,5 +122,7 @@ mod tests {
         assert!(why("url = \"redis://h\"\nprefix = \"a{b}\"").contains("without braces"));
         assert!(why("url = \"redis://h\"\nlease_ms = 100").contains("at least 500"));
         assert!(why("url = \"redis://h\"\ndeadline_ms = 5000").contains("four times"));
+        assert!(why("url = \"redis://h\"\nca = \"ca.pem\"").contains("write rediss://"));
+        Config::parse("[shared]\nurl = \"rediss://h\"\nca = \"ca.pem\"\n").unwrap();
     }
 }

@@ -66,6 +66,7 @@ fn check_says_what_is_wrong_and_where() {
             vec!["store.events.kafka.ca", "none.pem"],
         ),
         ("[shared]\nurl = \"http://x\"\n".to_owned(), vec!["shared.url", "Valkey or Redis"]),
+        ("[shared]\nurl = \"rediss://x\"\nca = \"none.pem\"\n".to_owned(), vec!["shared.ca", "none.pem"]),
         ("[egress]\nca = \"none.pem\"\n".to_owned(), vec!["egress.ca", "none.pem"]),
         ("[egress]\nca = \"tidegate.toml\"\n".to_owned(), vec!["egress.ca", "holds no certificate"]),
     ];
