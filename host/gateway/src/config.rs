@@ -107,6 +107,9 @@ pub struct Config {
     /// What counts in place of some of it.
     #[serde(skip)]
     pub overrides: Overrides,
+    /// What that file says, as far as it is of use to say where two differ.
+    #[serde(skip)]
+    pub(crate) written: Option<Arc<toml::Table>>,
     /// That file, and those that it names.
     #[serde(skip)]
     pub(crate) files: Seen,
@@ -141,6 +144,7 @@ impl Config {
         let named = || format!("in the config {}", path.display());
         let mut config = Self::read(&text).with_context(named)?;
         config.source = Some(path.to_owned());
+        config.written = text.parse().ok().map(Arc::new);
         config.resolve_paths(path.parent().unwrap_or(Path::new(".")));
         config.egress.read(running).with_context(named)?;
         config.files = files.with(&config);

@@ -7,20 +7,22 @@
 //! the files of `[server.tls]`. A change of anything else needs a restart, and is refused as a whole, so that no config runs by
 //! halves. What limits have counted goes on counting. What the command line said in place of the file goes on counting too.
 
+mod restart;
+
 use crate::assemble::{self, Plugins};
 use crate::callers;
-use crate::config::{Config, ModelConfig, Seen};
+use crate::config::{Config, Seen};
 use crate::keys::ShutOut;
 use crate::listen;
 use crate::service::PipelineService;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use metrics::counter;
+use restart::check_restart;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tidegate_api::{SharedAuth, Tls};
 use tidegate_store::StoreError;
-use tidegate_types::Quota;
 use tokio::sync::Mutex;
 
 /// How often the watcher looks. A file that is being written is looked at again after this time.
@@ -211,32 +213,4 @@ fn keys_fact(config: &Config, is_local_only: bool) -> String {
 fn issuers_fact(config: &Config) -> Option<String> {
     let names: Vec<&str> = config.auth.issuer.iter().map(|issuer| issuer.name.as_str()).collect();
     (!names.is_empty()).then(|| format!("issuers   {}", names.join(", ")))
-}
-
-/// The models, but for limits and prices, which a reload takes.
-fn without_terms(config: &Config) -> Vec<ModelConfig> {
-    config.models.iter().map(|model| ModelConfig { limits: Quota::default(), price: None, ..model.clone() }).collect()
-}
-
-/// Refuses a change that needs a restart.
-fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
-    let sections = [
-        ("[server]", old.server == new.server),
-        ("[[models]]", without_terms(old) == without_terms(new)),
-        ("[limits]", old.limits == new.limits),
-        ("[compute]", old.compute == new.compute),
-        ("[engine]", old.engine == new.engine),
-        ("[store]", old.store == new.store),
-        ("[plugins] beside trusted_keys and locked", old.plugins.is_as_large_as(&new.plugins)),
-        ("[egress]", old.egress == new.egress),
-        ("[shared]", old.shared == new.shared),
-        ("[traces]", old.traces == new.traces),
-        ("cache_dir", old.cache_dir == new.cache_dir),
-    ];
-    match sections.iter().find(|(_, same)| !same) {
-        Some((section, _)) => {
-            bail!("{section} has changed, which needs a restart; nothing of the new config was taken")
-        }
-        None => Ok(()),
-    }
 }

@@ -91,9 +91,12 @@ async fn a_changed_config_is_taken_whole_and_a_bad_one_not_at_all() {
             ),
             "mumbles",
         ),
-        (format!("[server]\nmax_inflight = 7\n{good}"), "[server] has changed, which needs a restart"),
-        (format!("[[models]]\nname = \"m\"\npath = \"bundled\"\n{good}"), "[[models]] has changed"),
-        (format!("[plugins]\nmemory_mib = 2048\n{good}"), "[plugins] beside trusted_keys and locked has changed"),
+        (format!("[server]\nmax_inflight = 7\n{good}"), "[server] (max_inflight) has changed, which needs a restart"),
+        (format!("[[models]]\nname = \"m\"\npath = \"bundled\"\n{good}"), "[[models]] (`m` is new) has changed"),
+        (
+            format!("[plugins]\nmemory_mib = 2048\n{good}"),
+            "[plugins] beside trusted_keys and locked (memory_mib) has changed",
+        ),
     ] {
         files.write(&bad);
         let (refused, body) = reload(&gateway).await;
@@ -362,7 +365,7 @@ async fn what_changes_during_the_start_is_seen() {
     let gateway = start_from("[pipeline]\n", "[server]\nmax_inflight = 7\n[pipeline]\n").await;
     for _ in 0..2 {
         let (refused, body) = reload(&gateway).await;
-        assert!(refused == 400 && body.contains("[server] has changed"), "{body}");
+        assert!(refused == 400 && body.contains("[server] (max_inflight) has changed"), "{body}");
     }
     let gateway = start_from(&format!("{WATCHED}[pipeline]\n"), &format!("{WATCHED}{}", blocks("otter"))).await;
     becomes(&gateway, "an otter", 400).await;
@@ -430,7 +433,7 @@ async fn a_reload_goes_on_with_the_authorities_of_the_start() {
     std::fs::rename(files.path("ca.pem"), files.path("moved.pem")).unwrap();
     files.write(&format!("{}{}", trust.replace("ca.pem", "moved.pem"), blocks("otter")));
     let (refused, body) = reload(&gateway).await;
-    assert!(refused == 400 && body.contains("[egress] has changed, which needs a restart"), "{body}");
+    assert!(refused == 400 && body.contains("[egress] (ca) has changed, which needs a restart"), "{body}");
     // At the start there is nothing to go on with.
     blocking("otter");
     assert!(Config::load(&files.path("tidegate.toml")).is_err());
