@@ -72,6 +72,11 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(reject)))
     }
 
+    /// What a reload that is under way is at, and since when.
+    fn reloading(&self) -> Option<String> {
+        None
+    }
+
     /// Shows or does what is asked for, as far as `by` may see and change it; the answer is JSON.
     fn administer<'a>(&'a self, _what: Administration, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
         Box::pin(std::future::ready(Err(no_store())))

@@ -13,7 +13,7 @@ pub use models::run_worker;
 pub use stages::{HOLDBACK_BYTES, TOP_K};
 
 use crate::bundled;
-use crate::config::{Config, ModelConfig, PipelineConfig, check_loaded_plugins};
+use crate::config::{Config, ModelConfig, PipelineConfig, StageConfig, check_loaded_plugins};
 use crate::outside::InStore;
 use crate::outside::http::PluginHttp;
 use crate::outside::models::PluginModels;
@@ -54,7 +54,7 @@ pub(crate) fn assemble(
     let gate = Gate::new(config.limits.to_gate(), limits);
     let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
     let plugins = Plugins::start(config, Arc::new(asked), pseudonym_key, in_store)?;
-    let (stages, loaded) = load_stages(&plugins, config, &mut facts)?;
+    let (stages, loaded) = load_stages(&plugins, config, &|_| {}, &mut facts)?;
     let (max_inflight, max_tool_turns) = (config.server.max_inflight, loaded.max_tool_turns);
     let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
     let pipeline = Pipeline::new(models, stages.clone(), limits, gate, ledger);
@@ -91,16 +91,17 @@ impl Plugins {
 }
 
 /// Loads the stages; one that cannot be loaded stays in its place, and fails there as its `on_error` says. Gives `[pipeline]` too,
-/// with the kinds that were found of each.
+/// with the kinds that were found of each. Says of each where it `begins`.
 fn load_stages(
     plugins: &Plugins,
     config: &Config,
+    begins: &dyn Fn(&StageConfig),
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
     let mut pipeline = config.pipeline()?.into_owned();
     config.plugins.fit(&mut pipeline);
     let admission = Admission::new(config)?;
-    let stages = stages::load(&plugins.0, &mut pipeline, &config.models, &config.tenants, &admission, facts)?;
+    let stages = stages::load(&plugins.0, &mut pipeline, &config.models, &config.tenants, &admission, begins, facts)?;
     check_loaded_plugins(config, |plugin| stages::brings(&stages, plugin))?;
     facts.extend(admission.fact(config));
     Ok((stages, pipeline))
@@ -110,9 +111,10 @@ fn load_stages(
 pub(crate) fn load_all_stages(
     plugins: &Plugins,
     config: &Config,
+    begins: &dyn Fn(&StageConfig),
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
-    let (stages, pipeline) = load_stages(plugins, config, facts)?;
+    let (stages, pipeline) = load_stages(plugins, config, begins, facts)?;
     match stages::failed(&stages).into_iter().next() {
         Some(why) => bail!(why),
         None => Ok((stages, pipeline)),

@@ -6,29 +6,42 @@
 //! the keys, the issuers of tokens, what tenants may, the limits, budgets and prices of keys, tenants and models, and what is in
 //! the files of `[server.tls]`. A change of anything else needs a restart, and is refused as a whole, so that no config runs by
 //! halves. What limits have counted goes on counting. What the command line said in place of the file goes on counting too.
+//!
+//! Files may be on a disk that is away, and nobody can say for how long: they are read where only the reload waits for them, and
+//! whoever comes meanwhile is told after a moment what it is at.
 
 mod restart;
+mod step;
 
-use crate::assemble::{self, Plugins};
+use crate::assemble::{self, Plugins, admission};
 use crate::callers;
-use crate::config::{Config, Seen};
+use crate::config::{Config, Seen, StageConfig};
 use crate::keys::ShutOut;
 use crate::listen;
 use crate::service::PipelineService;
 use anyhow::Context;
 use metrics::counter;
 use restart::check_restart;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tidegate_api::{SharedAuth, Tls};
+use step::{Busy, Step};
+use tidegate_api::{Auth, SharedAuth, Tls};
+use tidegate_identity::Issuers;
 use tidegate_store::StoreError;
 use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 /// How often the watcher looks. A file that is being written is looked at again after this time.
 const WATCH: Duration = Duration::from_millis(500);
 /// After so many seconds it tries again what was refused for a reason that may pass, as others may.
 pub(crate) const AGAIN_S: u32 = 5;
+/// For how long somebody waits for a reload that is under way.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What is under way for so long is told in the log, each time that it is.
+const LONG: Duration = Duration::from_secs(30);
 
 /// Reloads one server.
 pub(crate) struct Reloader {
@@ -44,6 +57,8 @@ pub(crate) struct Reloader {
     taken: Mutex<Config>,
     /// The files of the config that was read last, be it taken or refused.
     seen: std::sync::Mutex<Seen>,
+    /// What the reload that is under way is at.
+    step: std::sync::Mutex<Option<Arc<Step>>>,
     /// Since when a config that may be good is not taken, for a reason that may pass.
     owed: std::sync::Mutex<Option<Instant>>,
 }
@@ -52,14 +67,16 @@ pub(crate) struct Reloader {
 /// the watcher.
 struct UnderWay<'r> {
     reloader: &'r Reloader,
+    step: Arc<Step>,
     /// What had been seen when it began.
     before: Option<Seen>,
 }
 
 impl<'r> UnderWay<'r> {
     fn begin(reloader: &'r Reloader) -> Self {
-        let before = Some(locked(&reloader.seen).clone());
-        Self { reloader, before }
+        let (step, before) = (Arc::new(Step::begin()), Some(locked(&reloader.seen).clone()));
+        *locked(&reloader.step) = Some(Arc::clone(&step));
+        Self { reloader, step, before }
     }
 
     fn end<T>(mut self, outcome: &anyhow::Result<T>) {
@@ -72,6 +89,7 @@ impl<'r> UnderWay<'r> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
+        *locked(&self.reloader.step) = None;
         if let Some(before) = self.before.take() {
             *locked(&self.reloader.seen) = before;
             tracing::warn!("a reload was cut off: the old config goes on");
@@ -106,6 +124,7 @@ impl Reloader {
             auth,
             tls,
             seen: std::sync::Mutex::new(taken.files.clone()),
+            step: std::sync::Mutex::default(),
             owed: std::sync::Mutex::default(),
             taken: Mutex::new(taken),
         }
@@ -113,9 +132,13 @@ impl Reloader {
 
     /// Takes the file anew; gives one line for each part that runs now.
     pub(crate) async fn reload(&self) -> anyhow::Result<Vec<String>> {
-        let mut taken = self.taken.lock().await;
+        let Ok(mut taken) = timeout(PATIENCE, self.taken.lock()).await else {
+            let busy = Busy(self.under_way().unwrap_or_else(|| "under way".into()));
+            tracing::error!("the config was not taken: {busy}");
+            return Err(busy.into());
+        };
         let under_way = UnderWay::begin(self);
-        let outcome = self.take(&taken).await;
+        let outcome = self.told(self.take(&taken, &under_way.step)).await;
         under_way.end(&outcome);
         match outcome {
             Ok((config, facts)) => {
@@ -130,23 +153,49 @@ impl Reloader {
         }
     }
 
-    async fn take(&self, taken: &Config) -> anyhow::Result<(Config, Vec<String>)> {
+    /// What the reload that is under way is at, and since when.
+    pub(crate) fn under_way(&self) -> Option<String> {
+        locked(&self.step).as_ref().map(|step| step.to_string())
+    }
+
+    /// Waits for a reload, and says what it is at where that is long.
+    async fn told<T>(&self, taking: impl Future<Output = T>) -> T {
+        let mut taking = pin!(taking);
+        loop {
+            match timeout(LONG, &mut taking).await {
+                Ok(outcome) => return outcome,
+                Err(_) => tracing::warn!("a reload is {}", self.under_way().unwrap_or_default()),
+            }
+        }
+    }
+
+    /// Reads the file and those that it names, beside the threads of connections.
+    async fn read(&self, taken: &Config, step: &Step) -> anyhow::Result<Fresh> {
         let path = self.source.clone().context("the server runs without a config file; there is nothing to reload")?;
-        // Should it not even be read: it is looked at again when something changes from now on.
-        let now = locked(&self.seen).again();
-        *locked(&self.seen) = now;
-        let config = Config::load_again(&path, taken)?;
-        locked(&self.seen).clone_from(&config.files);
-        check_restart(taken, &config)?;
-        let auth = callers::auth(&config, &self.auth.issuers(), None)?;
-        let renewed = listen::read_tls(&config.server)?;
-        let (plugins, new) = (self.plugins.clone(), config.clone());
-        let loading = tokio::task::spawn_blocking(move || {
+        step.is(format!("it reads {} and the files that it names", path.display()));
+        let (before, running, issuers) = (locked(&self.seen).clone(), taken.clone(), self.auth.issuers());
+        let reading = spawn_blocking(move || {
+            // Should it not even be read: it is looked at again when something changes from now on.
+            let now = before.again();
+            let (seen, fresh) = Fresh::read(&path, &running, &issuers);
+            (seen.unwrap_or(now), fresh)
+        });
+        let (seen, fresh) = reading.await.context("reading panicked")?;
+        *locked(&self.seen) = seen;
+        fresh
+    }
+
+    async fn take(&self, taken: &Config, step: &Arc<Step>) -> anyhow::Result<(Config, Vec<String>)> {
+        let Fresh { config, auth, tls: renewed } = self.read(taken, step).await?;
+        let (plugins, new, at) = (self.plugins.clone(), config.clone(), Arc::clone(step));
+        let loading = spawn_blocking(move || {
             let mut facts = Vec::new();
-            let (stages, pipeline) = assemble::load_all_stages(&plugins, &new, &mut facts)?;
+            let begins = |stage: &StageConfig| at.is(loads(stage));
+            let (stages, pipeline) = assemble::load_all_stages(&plugins, &new, &begins, &mut facts)?;
             anyhow::Ok((stages, pipeline, facts))
         });
         let (stages, loaded, mut facts) = loading.await.context("loading panicked")??;
+        step.is("it takes what was loaded, and asks the store".into());
         let service = self.service.upgrade().context("the server has stopped")?;
         assemble::check_default_route(&service.pipeline(), &stages)?;
         let (store, max_tool_turns) = (service.desk().ok(), loaded.max_tool_turns);
@@ -177,8 +226,13 @@ impl Reloader {
         let mut changing = None;
         loop {
             tokio::time::sleep(WATCH).await;
+            if locked(&self.step).is_some() {
+                // Somebody else's: what it does not take is seen once it has ended.
+                continue;
+            }
             let seen = locked(&self.seen).clone();
-            let now = seen.again();
+            let looked_at = seen.clone();
+            let Ok(now) = spawn_blocking(move || looked_at.again()).await else { continue };
             let is_due =
                 || locked(&self.owed).is_some_and(|since| since.elapsed() >= Duration::from_secs(AGAIN_S.into()));
             if changing.as_ref() == Some(&now) || (now == seen && is_due()) {
@@ -192,10 +246,42 @@ impl Reloader {
     }
 }
 
-/// Whether the store is the reason, which was away or full, and not the config.
+/// A config that was read, and what it names but for plugins.
+struct Fresh {
+    config: Config,
+    auth: Auth,
+    tls: Option<Tls>,
+}
+
+impl Fresh {
+    /// Blocks. Gives how the files looked that the config is of, where it could be read, be it refused.
+    fn read(path: &Path, running: &Config, issuers: &Arc<Issuers>) -> (Option<Seen>, anyhow::Result<Self>) {
+        let is_regular = Seen::of([path.to_owned()]).check_regular();
+        let config = match is_regular.and_then(|()| Config::load_again(path, running)) {
+            Ok(config) => config,
+            Err(why) => return (None, Err(why)),
+        };
+        (Some(config.files.clone()), Self::check(config, running, issuers))
+    }
+
+    fn check(config: Config, running: &Config, issuers: &Arc<Issuers>) -> anyhow::Result<Self> {
+        config.files.check_regular()?;
+        check_restart(running, &config)?;
+        let auth = callers::auth(&config, issuers, None)?;
+        let tls = listen::read_tls(&config.server)?;
+        Ok(Self { config, auth, tls })
+    }
+}
+
+fn loads(stage: &StageConfig) -> String {
+    let from = admission::source(stage).map(|source| format!(" from {source}")).unwrap_or_default();
+    format!("it loads the plugin `{}`{from}", stage.plugin)
+}
+
+/// Whether it may be taken later as it is: the store was away or full, or another reload was under way.
 pub(crate) fn may_pass(error: &anyhow::Error) -> bool {
     let passes = |error: &StoreError| matches!(error, StoreError::Unavailable(_) | StoreError::Full(_));
-    error.chain().any(|cause| cause.downcast_ref().is_some_and(passes))
+    error.chain().any(|cause| cause.is::<Busy>() || cause.downcast_ref().is_some_and(passes))
 }
 
 /// Keys that were made while the server ran are beside those of the config.

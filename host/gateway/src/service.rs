@@ -191,6 +191,10 @@ impl Service for PipelineService {
         })
     }
 
+    fn reloading(&self) -> Option<String> {
+        self.reloader.get()?.under_way()
+    }
+
     fn administer<'a>(&'a self, what: Administration, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
         Box::pin(async move {
             let (desk, books) = self.desk()?;

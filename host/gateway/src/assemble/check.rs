@@ -59,7 +59,7 @@ fn check_stages(config: &Config, found: &mut Found) {
     let names = model_configs(config).into_iter().map(|model| model.name).collect();
     // In memory, wherever a server keeps it: nobody asks the store.
     let Some(plugins) = found.note(Plugins::start(config, Arc::new(KnownModels(names)), None, None)) else { return };
-    let loaded = load_stages(&plugins, config, &mut found.facts);
+    let loaded = load_stages(&plugins, config, &|_| {}, &mut found.facts);
     if let Some((stages, _)) = found.note(loaded) {
         found.wrong.extend(stages::failed(&stages).into_iter().map(anyhow::Error::msg));
     }

@@ -29,6 +29,7 @@ pub(super) fn load(
     models: &[ModelConfig],
     tenants: &BTreeMap<String, TenantConfig>,
     admission: &Admission,
+    begins: &dyn Fn(&StageConfig),
     facts: &mut Vec<String>,
 ) -> anyhow::Result<Stages> {
     let mut stages = Stages { default_route: config.default.clone(), ..Stages::default() };
@@ -36,6 +37,7 @@ pub(super) fn load(
     let with_kv = |stage: &&StageConfig| stage.grants.kv_kib.is_some();
     let with_kv: Vec<String> = config.stage.iter().filter(with_kv).map(|stage| stage.plugin.clone()).collect();
     for (i, stage) in config.stage.iter_mut().enumerate() {
+        begins(stage);
         let component = component(stage, admission, &mut components);
         let plugin = match &component {
             Ok(component) => load_one(sandbox, stage, tenants, component),

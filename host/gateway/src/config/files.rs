@@ -4,6 +4,7 @@
 use super::Config;
 use crate::artifact::layout::Layout;
 use crate::artifact::lock::Lock;
+use anyhow::bail;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -24,12 +25,14 @@ struct Look {
     inode: u64,
     /// When something of it changed, as the system says.
     changed: (i64, i64),
+    /// Whether it is no pipe, folder or device.
+    is_regular: bool,
 }
 
 impl Look {
     fn of(about: &Metadata) -> Self {
         let (modified, changed) = ((about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec()));
-        Self { bytes: about.len(), modified, inode: about.ino(), changed }
+        Self { bytes: about.len(), modified, inode: about.ino(), changed, is_regular: about.is_file() }
     }
 }
 
@@ -41,6 +44,14 @@ impl Seen {
             (path, look)
         };
         Self(files.into_iter().map(look).collect())
+    }
+
+    /// Refuses what is there and is read for as long as somebody else wants, be it for ever.
+    pub(crate) fn check_regular(&self) -> anyhow::Result<()> {
+        match self.0.iter().find(|(_, look)| look.as_ref().is_some_and(|look| !look.is_regular)) {
+            Some((path, _)) => bail!("{} is a pipe, a folder or a device; name a regular file", path.display()),
+            None => Ok(()),
+        }
     }
 
     /// The same files as they look now.

@@ -1,6 +1,6 @@
 //! SIGHUP, and a config that is taken anew.
 
-use super::{LONG, PROGRAM, Server, read_all, signal, tidegate, write};
+use super::{LONG, PROGRAM, Server, read_all, run, signal, tidegate, write};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -88,16 +88,22 @@ fn a_hangup_cuts_no_answer_of_a_server_that_stops() {
     assert!(server.child.wait().unwrap().success());
 }
 
-/// What loads a plugin waits here for a pipe that nobody writes to.
+/// What loads a plugin waits here for a pipe that nobody writes to: it is in the place of a packed plugin's component.
 #[test]
 fn a_server_stops_while_a_reload_runs() {
     let folder = tempfile::tempdir().unwrap();
     let listens = "[server]\nlisten = \"127.0.0.1:0\"\n[pipeline]\n";
     let config = write(folder.path(), "tidegate.toml", listens);
-    let pipe = folder.path().join("pipe.wasm");
+    let component = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/dist/template.wasm");
+    let packed = folder.path().join("mine.oci");
+    let (good, said) = run(&["plugin", "pack", component.to_str().unwrap(), "--output", packed.to_str().unwrap()]);
+    assert!(good, "{said}");
+    let blobs = std::fs::read_dir(packed.join("blobs/sha256")).unwrap().map(|blob| blob.unwrap().path());
+    let pipe = blobs.max_by_key(|blob| std::fs::metadata(blob).unwrap().len()).unwrap();
+    std::fs::remove_file(&pipe).unwrap();
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let mut server = Server::start(&["--config", config.to_str().unwrap()]);
-    let stage = "[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"pipe.wasm\"\n";
+    let stage = "[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"mine.oci\"\n";
     write(folder.path(), "tidegate.toml", &format!("{listens}{stage}"));
     signal::send(server.child.id(), "HUP");
     // That it can be opened means that somebody reads it.
