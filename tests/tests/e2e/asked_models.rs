@@ -41,7 +41,7 @@ fn config(service: &StandIn, folder: &Path, limits: &str) -> String {
          config = {{ action = \"flag\" }}\n{wall}models = {{ moderation = \"moderation\" }}\n{}{}\
          [[pipeline.stage]]\nplugin = \"reaches\"\nfile = {guest:?}\nstages = [\"tool-provider\"]\n{wall}\
          random = true\nsecrets = {{ key = \"PATH\" }}\nvectors = {{ notes = \"read\" }}\n\
-         http = {{ origins = [\"http://127.0.0.1:9\"] }}\ncontent = true\nmodels = {{ small = \"judge\" }}\n",
+         http = {{ origins = [\"http://127.0.0.1:9\"], networks = [\"127.0.0.1\"] }}\ncontent = true\nmodels = {{ small = \"judge\" }}\n",
         crate::embeddings::model(""),
         folder.display().to_string(),
         shipped("moderation-guard"),

@@ -198,7 +198,7 @@ async fn told(function: &str, arguments: &str, service: &str) -> (String, StandI
     (messages[2]["content"].as_str().unwrap().to_owned(), upstream)
 }
 
-const NOWHERE: &str = "http = { origins = [\"http://127.0.0.1:9\"] }\ncontent = true";
+const NOWHERE: &str = "http = { origins = [\"http://127.0.0.1:9\"], networks = [\"127.0.0.1\"] }\ncontent = true";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_asks_a_model_and_has_its_answer() {
