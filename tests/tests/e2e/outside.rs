@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tidegate::config::Config;
 use tidegate::outside::http::PluginHttp;
 use tidegate::outside::models::KnownModels;
 use tidegate_sandbox::stage::{CallContext, Grants, HttpGrant, Limits, ModelGrant, Prompt, SecretGrant, VectorAccess};
@@ -138,7 +139,8 @@ async fn a_guard_whose_service_never_answers_fails_at_its_stages_wall_time() {
     }
 }
 
-/// Without the network, without `content`, and for a tenant without the capability: closed each time, nobody reached.
+/// Without `content`, and for a tenant without the capability: closed each time, nobody reached. Without the network the config is
+/// refused: no request could be made under it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_that_may_not_reach_its_service_fails_as_its_stage_says() {
     let service = webhook("200 OK").await;
@@ -149,7 +151,9 @@ async fn a_guard_that_may_not_reach_its_service_fails_as_its_stage_says() {
         "http = { origins = [\"http://127.0.0.1:9\"], networks = [\"127.0.0.1/32\"] }\ncontent = true".to_owned();
     let tenant = "[tenants.local]\nplugin_capabilities = [\"kv\"]\n";
     let granted = format!("{content}\ncontent = true");
-    for (grants, more) in [(&origin, ""), (&content, ""), (&other, ""), (&granted, tenant)] {
+    let why = Config::parse(&guarded_by(&url, &origin, "")).unwrap_err();
+    assert!(format!("{why:#}").contains("is at 127.0.0.1, which no plugin may reach"), "{why:#}");
+    for (grants, more) in [(&content, ""), (&other, ""), (&granted, tenant)] {
         let gateway = Gateway::start(&guarded_by(&url, grants, more)).await;
         let answer = gateway.chat(ask("Hello!")).await;
         assert_eq!((answer.status, answer.error().2), (503, "plugin_failed".into()), "{grants} {more}");
