@@ -21,6 +21,10 @@ const CANARY: &str = "canary5b20fe";
 /// Of a stage whose calls are to end well on a busy machine.
 const LIMITS: &str = "limits = { wall_ms = 20000, cpu_ms = 5000 }\n";
 
+/// An upstream's.
+const ANSWER: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
+    "message":{"role":"assistant","content":"Here."},"finish_reason":"stop"}]}"#;
+
 /// Takes every request, answers each with `answer`, and hands on head and body.
 fn taking(answer: &'static str) -> (String, Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -283,8 +287,6 @@ fn a_guard_that_keeps_back_more_than_it_may_has_not_ended_well() {
 
 #[test]
 fn an_upstream_is_told_of_the_trace_and_a_client_may_leave_it() {
-    const ANSWER: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
-        "message":{"role":"assistant","content":"Here."},"finish_reason":"stop"}]}"#;
     let (addr, collector) = taking("");
     let (upstream, asked) = taking(ANSWER);
     let folder = tempfile::tempdir().unwrap();
@@ -308,8 +310,6 @@ fn an_upstream_is_told_of_the_trace_and_a_client_may_leave_it() {
 /// A title is asked of a model when the request is over, and is of its trace all the same.
 #[test]
 fn what_is_written_behind_an_answer_is_in_the_clients_trace() {
-    const ANSWER: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
-        "message":{"role":"assistant","content":"Here."},"finish_reason":"stop"}]}"#;
     let (addr, collector) = taking("");
     let (upstream, asked) = taking(ANSWER);
     let folder = tempfile::tempdir().unwrap();
