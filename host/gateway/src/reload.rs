@@ -138,7 +138,8 @@ impl Reloader {
             return Err(busy.into());
         };
         let under_way = UnderWay::begin(self);
-        let outcome = self.told(self.take(&taken, &under_way.step)).await;
+        // What it holds is large; whoever awaits it holds a pointer.
+        let outcome = self.told(Box::pin(self.take(&taken, &under_way.step))).await;
         under_way.end(&outcome);
         match outcome {
             Ok((config, facts)) => {
