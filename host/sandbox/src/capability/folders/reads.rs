@@ -84,7 +84,11 @@ mod tests {
         let slow = |name: &'static str| {
             let (reads, order) = (Arc::clone(&reads), Arc::clone(&order));
             tokio::spawn(async move {
-                reads.run(tenant(name), || Ok(std::thread::sleep(Duration::from_millis(150)))).await?;
+                let slow = || {
+                    std::thread::sleep(Duration::from_millis(150));
+                    Ok(())
+                };
+                reads.run(tenant(name), slow).await?;
                 order.lock().push(name);
                 Ok::<_, CapabilityError>(())
             })
@@ -107,7 +111,7 @@ mod tests {
         reads.run(tenant("a"), || Ok(())).await.unwrap();
         for _ in 0..MAX_READS {
             let gate = Arc::clone(&gate);
-            let hanging = move || Ok(gate.lock().unwrap().recv().unwrap_or_default());
+            let hanging = move || gate.lock().unwrap().recv().map_err(|_| CapabilityError::Unavailable("over".into()));
             assert!(reads.run(tenant("a"), hanging).now_or_never().is_none());
         }
         let refused = reads.run(tenant("b"), || Ok(())).await.unwrap_err();
