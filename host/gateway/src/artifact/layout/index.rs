@@ -141,8 +141,10 @@ impl Index {
         let (named, unnamed): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.manifests).into_iter().partition(|one| one.annotations.contains_key(TAG));
         let is_needed = |one: &Descriptor| says_more(one) || named.iter().all(|other| other.digest != one.digest);
-        let kept = unnamed.into_iter().filter(is_needed).collect();
-        self.manifests = [named, kept].concat();
+        let kept: Vec<_> = unnamed.into_iter().filter(is_needed).collect();
+        // Behind what they are of, be they written anew or not.
+        let (signatures, artifacts): (Vec<_>, Vec<_>) = named.into_iter().partition(|one| signature::is_tag(name(one)));
+        self.manifests = [artifacts, signatures, kept].concat();
     }
 
     /// The entry that an artifact has already with this tag or without any: others may have written more into it.
