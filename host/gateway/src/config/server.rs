@@ -3,7 +3,7 @@
 use super::{StreamsConfig, address};
 use anyhow::bail;
 use serde::Deserialize;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// `[server]`
@@ -102,10 +102,12 @@ impl ServerConfig {
 }
 
 /// Whether only one of two addresses can be listened on. The system says so when both are to be, which is once all is loaded.
+/// All of IPv6 are all of IPv4, too, unless the system has been told otherwise.
 fn is_one(one: SocketAddr, other: SocketAddr) -> bool {
-    let same_ip = one.ip() == other.ip();
-    let within = one.is_ipv4() == other.is_ipv4() && (one.ip().is_unspecified() || other.ip().is_unspecified());
-    one.port() == other.port() && one.port() != 0 && (same_ip || within)
+    let (one_ip, other_ip) = (one.ip().to_canonical(), other.ip().to_canonical());
+    let has = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
+    let same_ip = one_ip == other_ip || has(one_ip, other_ip) || has(other_ip, one_ip);
+    one.port() == other.port() && one.port() != 0 && same_ip
 }
 
 /// `[server.tls]`: PEM files.
@@ -155,7 +157,11 @@ mod tests {
             ("127.0.0.1:80", "0.0.0.0:80", false),
             ("127.0.0.1:80", "127.0.0.1:81", true),
             ("127.0.0.1:80", "127.0.0.2:80", true),
-            ("127.0.0.1:80", "[::]:80", true),
+            ("127.0.0.1:80", "[::]:80", false),
+            ("[::]:80", "0.0.0.0:80", false),
+            ("[::1]:80", "[::]:80", false),
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1:80", false),
+            ("[::1]:80", "0.0.0.0:80", true),
             ("127.0.0.1:0", "127.0.0.1:0", true),
         ] {
             let read = Config::parse(&format!("[server]\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\n"));
