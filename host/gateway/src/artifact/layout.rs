@@ -70,7 +70,7 @@ impl Layout {
     fn make(&self) -> anyhow::Result<()> {
         let _held = self.hold()?;
         if !self.folder.join(INDEX).exists() {
-            self.write_index(&Index::default())?;
+            self.write_index(&Index::default(), false)?;
         }
         if !self.folder.join(MARK).exists() {
             self.write(MARK, MARK_TEXT.as_bytes())?;
@@ -78,7 +78,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The file that changes whenever the layout does.
+    /// The file that changes whenever the layout does, even if that is a blob which was damaged and is whole again.
     pub fn index_file(folder: &Path) -> PathBuf {
         folder.join(INDEX)
     }
@@ -104,8 +104,8 @@ impl Layout {
     pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         let _held = self.hold()?;
         let mut index = self.index()?;
-        self.put(artifact, tag, &mut index)?;
-        self.write_index(&index)
+        let is_written = self.put(artifact, tag, &mut index)?;
+        self.write_index(&index, is_written)
     }
 
     /// Adds a signature to an artifact that is there.
@@ -115,8 +115,8 @@ impl Layout {
         index.find(None, Some(&digest)).context("it was taken out of there meanwhile")?;
         let there = self.manifest_of_signatures(&index, &digest)?;
         let made = signature::manifest(there.as_deref(), [&new])?;
-        self.put_signatures(&digest, &[new], made, &mut index)?;
-        self.write_index(&index)
+        let is_written = self.put_signatures(&digest, &[new], made, &mut index)?;
+        self.write_index(&index, is_written)
     }
 
     /// Makes an artifact the only one, in the place of the only one. If that is the same, its signatures stay, as with
@@ -126,8 +126,8 @@ impl Layout {
         self.check_replaceable()?;
         let mut index = self.index()?;
         index.keep_signatures_alone(&artifact.digest());
-        self.put(artifact, tag, &mut index)?;
-        self.write_index(&index)?;
+        let is_written = self.put(artifact, tag, &mut index)?;
+        self.write_index(&index, is_written)?;
         self.prune(&index)
     }
 
@@ -155,11 +155,10 @@ impl Layout {
         Ok(())
     }
 
-    /// Writes what an artifact consists of and its signatures, before those that are there, and notes the manifests.
-    fn put(&self, artifact: &Artifact, tag: &str, index: &mut Index) -> anyhow::Result<()> {
-        for blob in [&artifact.config, &artifact.component, &artifact.manifest] {
-            self.write_blob(blob)?;
-        }
+    /// Writes what an artifact consists of and its signatures, before those that are there, and notes the manifests. Says whether
+    /// something of it was not there.
+    fn put(&self, artifact: &Artifact, tag: &str, index: &mut Index) -> anyhow::Result<bool> {
+        let mut is_written = self.write_blobs([&artifact.config, &artifact.component, &artifact.manifest])?;
         index.tag(artifact.descriptor(), tag);
         let digest = artifact.digest();
         let all = signature::before(&artifact.signatures, self.signatures(index, &digest));
@@ -167,32 +166,32 @@ impl Layout {
             // What is damaged can be had again only by adding it, so it must not be in the way of that.
             index.forget_signatures(&digest);
         }
-        if all.is_empty() {
-            return Ok(());
+        if !all.is_empty() {
+            let there = self.manifest_of_signatures(index, &digest)?;
+            let made = signature::manifest_led_by(&all, there.as_deref())?;
+            is_written |= self.put_signatures(&digest, &all, made, index)?;
         }
-        let there = self.manifest_of_signatures(index, &digest)?;
-        let made = signature::manifest_led_by(&all, there.as_deref())?;
-        self.put_signatures(&digest, &all, made, index)
+        Ok(is_written)
     }
 
-    /// Writes signatures, and the manifest and config that were made of them and of what is there.
+    /// Writes signatures, and the manifest and config that were made of them and of what is there. Says whether something of it
+    /// was not there.
     fn put_signatures(
         &self,
         artifact: &Digest,
         signatures: &[Signature],
         (manifest, config): (Vec<u8>, Vec<u8>),
         index: &mut Index,
-    ) -> anyhow::Result<()> {
-        for blob in signatures.iter().map(|one| &one.payload).chain([&config, &manifest]) {
-            self.write_blob(blob)?;
-        }
+    ) -> anyhow::Result<bool> {
+        let blobs = signatures.iter().map(|one| &one.payload).chain([&config, &manifest]);
+        let is_written = self.write_blobs(blobs)?;
         let made = Descriptor::of(MANIFEST_TYPE, &manifest);
         if index.signatures(artifact).is_none_or(|there| there.digest != made.digest) {
             // Older ones are among the new.
             index.forget_signatures(artifact);
             index.tag(made, &signature::tag(artifact));
         }
-        Ok(())
+        Ok(is_written)
     }
 
     /// Those that are there. What is none, or is damaged, is passed over.
@@ -247,15 +246,15 @@ impl Layout {
         serde_json::from_slice(&bytes).with_context(|| format!("`{INDEX}` is no OCI index"))
     }
 
-    /// Never one that could not be read again.
-    fn write_index(&self, index: &Index) -> anyhow::Result<()> {
+    /// Never one that could not be read again. `anew`: even if it is what it was.
+    fn write_index(&self, index: &Index, anew: bool) -> anyhow::Result<()> {
         let bytes = serde_json::to_vec(index)?;
         if bytes.len() as u64 > MAX_INDEX_BYTES {
             let (file, bytes) = (self.folder.join(INDEX), bytes.len());
             let file = file.display();
             bail!("{file} would have {bytes} bytes, and has at most {MAX_INDEX_BYTES}; name another folder");
         }
-        self.write(INDEX, &bytes)
+        if anew { whole::write_anew(&self.folder.join(INDEX), &bytes) } else { self.write(INDEX, &bytes).map(drop) }
     }
 
     /// A manifest, which the index names.
@@ -284,12 +283,16 @@ impl Layout {
         Ok(bytes)
     }
 
-    fn write_blob(&self, bytes: &[u8]) -> anyhow::Result<()> {
-        // What is there may have been damaged; then it is written again.
-        self.write(&format!("blobs/sha256/{}", Digest::of(bytes).hex()), bytes)
+    /// Says whether one of them was not there, or was damaged.
+    fn write_blobs<'b>(&self, all: impl IntoIterator<Item = &'b Vec<u8>>) -> anyhow::Result<bool> {
+        let mut is_written = false;
+        for bytes in all {
+            is_written |= self.write(&format!("blobs/sha256/{}", Digest::of(bytes).hex()), bytes)?;
+        }
+        Ok(is_written)
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<bool> {
         whole::write(&self.folder.join(name), bytes)
     }
 }
@@ -312,6 +315,33 @@ mod tests {
     fn signature(artifact: &Artifact) -> Signature {
         let folder = tempfile::tempdir().unwrap();
         Signature::new(&PrivateKey::make(&folder.path().join("key.pem")).unwrap(), &artifact.digest(), "a").unwrap()
+    }
+
+    /// Whoever watches the folder looks at its index alone.
+    #[test]
+    fn what_is_made_whole_again_changes_the_index_and_what_is_whole_does_not() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (layout, first) = (Layout::open_or_make(&folder.path().join("mirror")).unwrap(), artifact("first"));
+        let new = signature(&first);
+        layout.add(&first, "1").unwrap();
+        layout.sign(&first, new.clone()).unwrap();
+        let index = Layout::index_file(&layout.folder);
+        for (blob, is_signature) in [(&first.component, false), (&first.manifest, false), (&new.payload, true)] {
+            let again = || match is_signature {
+                true => layout.sign(&first, new.clone()).unwrap(),
+                false => layout.add(&first, "1").unwrap(),
+            };
+            // A number that is open is not given anew.
+            let before = std::fs::File::open(&index).unwrap();
+            let is_as_before = || before.metadata().unwrap().ino() == std::fs::metadata(&index).unwrap().ino();
+            again();
+            assert!(is_as_before());
+            std::fs::write(layout.blob_file(&Digest::of(blob)), "damaged").unwrap();
+            again();
+            assert!(!is_as_before());
+            assert_eq!(std::fs::read(layout.blob_file(&Digest::of(blob))).unwrap(), *blob);
+        }
     }
 
     #[test]
@@ -392,9 +422,9 @@ mod tests {
             index.manifests.extend((0..count).map(one));
             index
         };
-        layout.write_index(&of(4096)).unwrap();
+        layout.write_index(&of(4096), false).unwrap();
         assert_eq!(layout.index().unwrap().manifests.len(), 4096);
-        let refused = layout.write_index(&of(16 << 10)).unwrap_err().to_string();
+        let refused = layout.write_index(&of(16 << 10), false).unwrap_err().to_string();
         assert!(refused.contains("index.json would have") && refused.contains("at most 16777216"), "{refused}");
         assert_eq!(layout.index().unwrap().manifests.len(), 4096, "the old one is still there");
         std::fs::write(Layout::index_file(folder.path()), vec![b' '; (16 << 20) + 1]).unwrap();

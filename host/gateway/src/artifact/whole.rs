@@ -69,12 +69,19 @@ fn is_at(open: &File, file: &Path) -> bool {
     open.metadata().and_then(|one| Ok(same(one, std::fs::metadata(file)?))).unwrap_or(false)
 }
 
-/// Writes a file, unless it is there and has these bytes: whoever watches it takes each writing for a change. The old one is there
-/// until the new one is, whole: where the power fails, too. Where writing fails, nothing else is left.
-pub(super) fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+/// Writes a file, unless it is there and has these bytes: whoever watches it takes each writing for a change. Says whether it was
+/// written.
+pub(super) fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
     if has(file, bytes) {
-        return Ok(());
+        return Ok(false);
     }
+    write_anew(file, bytes)?;
+    Ok(true)
+}
+
+/// Writes a file, whatever it has. The old one is there until the new one is, whole: where the power fails, too. Where writing
+/// fails, nothing else is left.
+pub(super) fn write_anew(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let written = beside(file).and_then(|(mut open, aside)| {
         // A name that reaches the disk before the bytes would lead to an empty file.
         let done = open.write_all(bytes).and_then(|()| open.sync_all()).and_then(|()| std::fs::rename(&aside, file));
@@ -150,7 +157,7 @@ mod tests {
         let texts: Vec<Vec<u8>> = (0..8).map(|n| vec![b'a' + n; 1 << 16]).collect();
         std::thread::scope(|scope| {
             for text in &texts {
-                scope.spawn(|| (0..50).for_each(|_| write(&file, text).unwrap()));
+                scope.spawn(|| (0..50).for_each(|_| _ = write(&file, text).unwrap()));
             }
         });
         assert!(texts.contains(&std::fs::read(&file).unwrap()));
@@ -165,10 +172,10 @@ mod tests {
         write(&file, b"text").unwrap();
         let first = std::fs::File::open(&file).unwrap();
         let before = inode();
-        write(&file, b"text").unwrap();
+        assert!(!write(&file, b"text").unwrap());
         assert_eq!(inode(), before);
         for other in [b"Text".as_slice(), b"text and more"] {
-            write(&file, other).unwrap();
+            assert!(write(&file, other).unwrap());
             assert_eq!(std::fs::read(&file).unwrap(), other);
         }
         // The first one's number is not given anew while it is open.
