@@ -229,6 +229,7 @@ impl Reloader {
             tokio::time::sleep(WATCH).await;
             if locked(&self.step).is_some() {
                 // Somebody else's: what it does not take is seen once it has ended.
+                changing = None;
                 continue;
             }
             let seen = locked(&self.seen).clone();

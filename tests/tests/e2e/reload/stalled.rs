@@ -35,8 +35,8 @@ impl Stalled {
     }
 
     /// It is read to its end by whoever reads it now.
-    async fn go_on(self, waiting: std::fs::File) {
-        let Self { pipe, component } = self;
+    async fn go_on(&self, waiting: std::fs::File) {
+        let (pipe, component) = (self.pipe.clone(), self.component.clone());
         tokio::task::spawn_blocking(move || std::fs::write(pipe, component).unwrap()).await.unwrap();
         drop(waiting);
     }
@@ -48,16 +48,22 @@ fn make_pipe(path: &Path) {
 
 /// Waits until somebody reads a pipe, and keeps them reading.
 async fn somebody_reads(pipe: &Path) -> std::fs::File {
+    let reader = read_within(pipe, Duration::from_secs(60)).await;
+    reader.unwrap_or_else(|| panic!("nobody reads {}", pipe.display()))
+}
+
+async fn read_within(pipe: &Path, time: Duration) -> Option<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
     // `O_NONBLOCK`: without a reader it cannot be opened, instead of waiting for one.
     const NONBLOCK: i32 = 0o4000;
-    for _ in 0..1200 {
+    let until = tokio::time::Instant::now() + time;
+    while tokio::time::Instant::now() < until {
         if let Ok(open) = std::fs::OpenOptions::new().write(true).custom_flags(NONBLOCK).open(pipe) {
-            return open;
+            return Some(open);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("nobody reads {}", pipe.display());
+    None
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,6 +78,38 @@ async fn the_watcher_sees_what_changes_while_a_reload_runs() {
     files.write(&format!("{WATCHED}{}", blocks("otter")));
     stalled.go_on(waiting).await;
     becomes(&gateway, "an otter", 400).await;
+}
+
+/// What the watcher has seen change, and an administrator's reload has taken before that rested.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watcher_does_not_take_again_what_another_reload_has_taken() {
+    let files = Files::new();
+    let config = format!("{WATCHED}{}", Stalled::stage());
+    files.write(&config);
+    let stalled = Stalled::pack(&files).await;
+    let first = async {
+        let waiting = somebody_reads(&stalled.pipe).await;
+        stalled.go_on(waiting).await;
+    };
+    let (gateway, ()) = tokio::join!(files.start(), first);
+    files.write(&config.replace("20000", "20001"));
+    // The watcher looks twice a second from the start on, and has looked once by then.
+    tokio::time::sleep(Duration::from_millis(750)).await;
+    let disk = async {
+        loop {
+            let waiting = somebody_reads(&stalled.pipe).await;
+            // It looks again meanwhile.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stalled.go_on(waiting).await;
+        }
+    };
+    let (taken, facts) = tokio::select! {
+        answered = reload(&gateway) => answered,
+        () = disk => unreachable!(),
+    };
+    assert_eq!(taken, 200, "{facts}");
+    assert!(read_within(&stalled.pipe, Duration::from_secs(2)).await.is_none(), "it was loaded anew");
+    assert_eq!(status(&gateway, "refuse").await, 400);
 }
 
 /// And no watcher looks again.
