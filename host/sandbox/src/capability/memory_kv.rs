@@ -171,7 +171,7 @@ impl KvStore for MemoryKv {
     ) -> BoxFuture<'a, Result<(), CapabilityError>> {
         let now = self.now();
         let entry = Entry { value, expires: expiry(now, ttl) };
-        let wanted = cost(&key, &entry.value);
+        let wanted = cost(&key, &entry);
         ready(self.change(space, quota, wanted, now, |space, room| space.put(key, entry, room, now)))
     }
 
@@ -184,7 +184,7 @@ impl KvStore for MemoryKv {
         quota: u64,
     ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
         let now = self.now();
-        let wanted = cost(&key, &[]) + MAX_NUMBER_BYTES;
+        let wanted = cost(&key, &Entry { value: Vec::new(), expires: expiry(now, ttl) }) + MAX_NUMBER_BYTES;
         ready(self.change(space, quota, wanted, now, |space, room| space.increment(key, delta, ttl, room, now)))
     }
 

@@ -9,6 +9,8 @@ use tidegate_fair::{Owner, Places};
 
 /// What an entry costs beside its key and value.
 const ENTRY_BYTES: u64 = 64;
+/// What one that ends costs beside that: its place among those that do, and a key that both places share.
+pub(super) const END_BYTES: u64 = 64;
 
 /// A number as decimal text.
 pub(super) const MAX_NUMBER_BYTES: u64 = 20;
@@ -59,8 +61,9 @@ impl Entry {
     }
 }
 
-pub(super) fn cost(key: &str, value: &[u8]) -> u64 {
-    (key.len() + value.len()) as u64 + ENTRY_BYTES
+pub(super) fn cost(key: &str, entry: &Entry) -> u64 {
+    let end = if entry.expires.is_some() { END_BYTES } else { 0 };
+    (key.len() + entry.value.len()) as u64 + ENTRY_BYTES + end
 }
 
 impl Space {
@@ -74,7 +77,7 @@ impl Space {
 
     pub(super) fn remove(&mut self, key: &str) {
         if let Some((key, entry)) = self.entries.remove_entry(key) {
-            self.bytes -= cost(&key, &entry.value);
+            self.bytes -= cost(&key, &entry);
             if let Some(at) = entry.expires {
                 self.ends.remove(&(at, key));
             }
@@ -88,8 +91,8 @@ impl Space {
         room: &Room<'_>,
         now: Instant,
     ) -> Result<(), CapabilityError> {
-        let replaced = self.entries.get(key.as_str()).map_or(0, |old| cost(&key, &old.value));
-        let added = cost(&key, &entry.value);
+        let replaced = self.entries.get(key.as_str()).map_or(0, |old| cost(&key, old));
+        let added = cost(&key, &entry);
         if room.check(self.bytes - replaced + added).is_err() {
             self.sweep(now, &key);
             room.check(self.bytes - replaced + added)?;
@@ -112,7 +115,7 @@ impl Space {
             } else if *key == *keep {
                 kept = Some((at, key));
             } else if let Some(entry) = self.entries.remove(&key) {
-                self.bytes -= cost(&key, &entry.value);
+                self.bytes -= cost(&key, &entry);
             }
         }
         self.ends.extend(kept);
@@ -169,7 +172,7 @@ mod tests {
             let ends: BTreeSet<(Instant, Arc<str>)> =
                 space.entries.iter().filter_map(|(key, entry)| Some((entry.expires?, Arc::clone(key)))).collect();
             assert_eq!(space.ends, ends);
-            assert_eq!(space.bytes, space.entries.iter().map(|(key, entry)| cost(key, &entry.value)).sum::<u64>());
+            assert_eq!(space.bytes, space.entries.iter().map(|(key, entry)| cost(key, entry)).sum::<u64>());
         }
         space.sweep(began + Duration::from_secs(60), "");
         assert!(space.ends.is_empty() && space.entries.values().all(|entry| entry.expires.is_none()));

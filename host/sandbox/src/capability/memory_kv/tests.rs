@@ -1,3 +1,4 @@
+use super::space::END_BYTES;
 use super::*;
 
 /// Of one that has it all to itself.
@@ -30,7 +31,7 @@ fn a_full_space_makes_room_from_what_is_over_and_else_refuses() {
     let refused = space.put("new".into(), entry(&"y".repeat(100), None), room, now).unwrap_err();
     assert_eq!(refused, CapabilityError::Denied("the stage's 300 bytes of storage (`kv_kib`) are used up".into()));
     space.put("new".into(), entry(&"y".repeat(100), None), room, later).unwrap();
-    assert_eq!(space.bytes, cost("new", &[0; 100]));
+    assert_eq!(space.bytes, cost("new", &entry(&"y".repeat(100), None)));
 }
 
 #[test]
@@ -40,7 +41,9 @@ fn replacing_and_removing_give_the_bytes_back() {
     let (mut space, now) = (Space::default(), Instant::now());
     space.put("a".into(), entry("long value", None), room, now).unwrap();
     space.put("a".into(), entry("v", None), room, now).unwrap();
-    assert_eq!(space.bytes, cost("a", b"v"));
+    assert_eq!(space.bytes, cost("a", &entry("v", None)));
+    space.put("a".into(), entry("v", Some(now)), room, now).unwrap();
+    assert_eq!(space.bytes, cost("a", &entry("v", None)) + END_BYTES);
     space.remove("a");
     assert_eq!(space.bytes, 0);
 }
