@@ -2,6 +2,7 @@
 //! with its default, in `examples/full/tidegate.toml`, which a test loads.
 
 pub(crate) mod address;
+mod at_start;
 mod auth;
 mod cache;
 mod certificates;
@@ -134,10 +135,10 @@ impl Config {
 
     /// The same for a server that runs on `running`: what was read from other files at its start goes on.
     pub(crate) fn load_again(path: &Path, running: &Self) -> anyhow::Result<Self> {
-        Self::load_beside(path, running.overrides.clone(), Some(&running.egress))
+        Self::load_beside(path, running.overrides.clone(), Some(running))
     }
 
-    fn load_beside(path: &Path, overrides: Overrides, running: Option<&EgressConfig>) -> anyhow::Result<Self> {
+    fn load_beside(path: &Path, overrides: Overrides, running: Option<&Self>) -> anyhow::Result<Self> {
         let files = Seen::of([path.to_owned()]);
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read the config {}", path.display()))?;
@@ -146,7 +147,10 @@ impl Config {
         config.source = Some(path.to_owned());
         config.written = text.parse().ok().map(Arc::new);
         config.resolve_paths(path.parent().unwrap_or(Path::new(".")));
-        config.egress.read(running).with_context(named)?;
+        config.egress.read(running.map(|running| &running.egress)).with_context(named)?;
+        if let Some(shared) = &mut config.shared {
+            shared.read(running.and_then(|running| running.shared.as_ref())).with_context(named)?;
+        }
         config.files = files.with(&config);
         config.overridden(overrides).with_context(named)
     }
@@ -160,7 +164,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Parses and checks. Files that it names are not read, so that of `egress.ca` nothing is known.
+    /// Parses and checks. Files that it names are not read, so that of those of `egress.ca` and `shared.ca` nothing is known.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let config = Self::read(text)?;
         config.check()?;

@@ -1,7 +1,7 @@
 //! `[egress]`: what holds wherever this server asks others.
 
+use super::at_start;
 use crate::artifact::registry::certificates;
-use anyhow::Context;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use tidegate_egress::CertificateDer;
@@ -22,21 +22,11 @@ impl EgressConfig {
         self.ca = self.ca.take().map(|file| folder.join(file));
     }
 
-    /// Reads the file, at the start. What runs goes on with what it holds then, whatever becomes of it: under the same name
-    /// a reload is not about it, and must not fail for it.
+    /// Reads the file.
     pub(super) fn read(&mut self, running: Option<&Self>) -> anyhow::Result<()> {
         let Some(file) = &self.ca else { return Ok(()) };
-        let found = certificates(file).context("egress.ca");
-        let Some(running) = running.filter(|running| running.ca == self.ca) else {
-            self.roots = found?;
-            return Ok(());
-        };
-        match found {
-            Ok(roots) if roots == running.roots => {}
-            Ok(_) => tracing::warn!("egress.ca: {} has changed, which counts from the next start on", file.display()),
-            Err(error) => tracing::warn!("{error:#}; what it held at the start goes on until the next one"),
-        }
-        self.roots.clone_from(&running.roots);
+        let held = running.filter(|running| running.ca == self.ca).map(|running| &running.roots);
+        self.roots = at_start::read("egress.ca", file, held, certificates)?;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! `[shared]`: what several gateways share, and through which server.
 
-use super::variable;
+use super::{at_start, variable};
 use crate::artifact::registry::certificates;
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -17,6 +17,9 @@ pub struct SharedConfig {
     pub password_env: Option<String>,
     /// PEM of who signs the server's certificate, in place of the public authorities.
     pub ca: Option<PathBuf>,
+    /// What was in that file when the config was read.
+    #[serde(skip)]
+    pub(crate) authority: Option<Vec<u8>>,
     /// What the names of all keys there begin with, so that others may use the server too.
     #[serde(default = "our_name")]
     pub prefix: String,
@@ -86,11 +89,13 @@ impl SharedConfig {
         self.ca = self.ca.take().map(|file| folder.join(file));
     }
 
-    /// What is in the file of `ca`.
-    pub(crate) fn authority(&self) -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(file) = &self.ca else { return Ok(None) };
-        certificates(file).context("in shared.ca")?;
-        Ok(Some(std::fs::read(file).context("in shared.ca")?))
+    /// Reads the file of `ca`.
+    pub(super) fn read(&mut self, running: Option<&Self>) -> anyhow::Result<()> {
+        let Some(file) = &self.ca else { return Ok(()) };
+        let held = running.filter(|running| running.ca == self.ca).and_then(|running| running.authority.as_ref());
+        let pem = |file: &Path| certificates(file).and_then(|_| Ok(std::fs::read(file)?));
+        self.authority = Some(at_start::read("shared.ca", file, held, pem)?);
+        Ok(())
     }
 
     /// With the password from the environment.
@@ -99,7 +104,7 @@ impl SharedConfig {
         Ok(tidegate_shared::Config {
             url: self.url.clone(),
             password,
-            authority: self.authority()?,
+            authority: self.authority.clone(),
             prefix: self.prefix.clone(),
             gateways: self.gateways,
             deadline: Duration::from_millis(self.deadline_ms),
@@ -111,6 +116,8 @@ impl SharedConfig {
 #[cfg(test)]
 mod tests {
     use super::super::Config;
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
 
     #[test]
     fn what_cannot_be_shared_is_refused_with_a_remedy() {
@@ -124,5 +131,29 @@ mod tests {
         assert!(why("url = \"redis://h\"\ndeadline_ms = 5000").contains("four times"));
         assert!(why("url = \"redis://h\"\nca = \"ca.pem\"").contains("write rediss://"));
         Config::parse("[shared]\nurl = \"rediss://h\"\nca = \"ca.pem\"\n").unwrap();
+    }
+
+    /// As with `egress.ca`: what is shared with is not asked anew at a reload.
+    #[test]
+    fn a_reload_goes_on_with_the_authority_of_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, ca) = (folder.path().join("tidegate.toml"), folder.path().join("ca.pem"));
+        std::fs::write(&file, "[shared]\nurl = \"rediss://h\"\nca = \"ca.pem\"\n").unwrap();
+        let make = || rcgen::generate_simple_self_signed(vec!["one.example".into()]).unwrap().cert.der().to_vec();
+        let put = |der: &[u8]| {
+            let text = STANDARD.encode(der);
+            std::fs::write(&ca, format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")).unwrap();
+        };
+        put(&make());
+        let running = Config::load(&file).unwrap();
+        let held = running.shared.as_ref().unwrap().to_shared().unwrap().authority;
+        assert_eq!(held, Some(std::fs::read(&ca).unwrap()));
+        put(&make());
+        for _ in 0..2 {
+            assert_eq!(Config::load_again(&file, &running).unwrap().shared, running.shared);
+            std::fs::write(&ca, "no PEM").unwrap();
+        }
+        let why = format!("{:#}", Config::load(&file).unwrap_err());
+        assert!(why.contains("shared.ca") && why.contains("holds no certificate"), "{why}");
     }
 }
