@@ -27,6 +27,8 @@ pub struct Limits {
     pub keep_alive: Duration,
     /// How long a stream's headers wait for its first event, so that an early failure still has its own status.
     pub first_event_wait: Duration,
+    /// How long a caller waits at most for a response in the background to be let in, so that a refusal has its own status.
+    pub let_in_within: Duration,
     /// Of the logs of resumable streams.
     pub streams: tidegate_streams::Limits,
     /// Whether events of streams are made alike in size, where a caller does not say.
@@ -48,6 +50,7 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(75),
             keep_alive: Duration::from_secs(15),
             first_event_wait: Duration::from_secs(5),
+            let_in_within: Duration::from_secs(1),
             streams: tidegate_streams::Limits::default(),
             obfuscation: true,
             idempotency: IdempotencyLimits::default(),

@@ -60,6 +60,7 @@ pub(crate) fn limits(config: &ServerConfig) -> Limits {
         max_body_bytes: config.max_body_bytes,
         header_timeout: Duration::from_millis(config.header_timeout_ms),
         body_timeout: Duration::from_millis(config.body_timeout_ms),
+        let_in_within: config.let_in_within,
         streams: config.streams.to_limits(),
         obfuscation: config.streams.obfuscation,
         ..Limits::default()

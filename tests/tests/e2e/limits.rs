@@ -236,10 +236,15 @@ async fn a_response_in_the_background_is_refused_as_one_that_is_waited_for() {
         key("bob", "limits = { max_context_tokens = 40 }"),
         key("eve", "budget = { daily = 0.000002 }"),
     ];
-    let keeping = Keeping::start(&format!("{models}{}[pipeline]\n", keys.concat())).await;
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("[store]\npath = {:?}\n", folder.path());
+    let mut config = Config::parse(&format!("{store}{models}{}[pipeline]\n", keys.concat())).unwrap();
+    // A machine that is busy refuses nothing too late.
+    config.server.let_in_within = Duration::from_secs(60);
+    let gateway = Gateway::start_with(config).await;
     let begin = async |name: &str, model: &str, input: &str| {
         let body = json!({"model": model, "input": input, "background": true, "max_output_tokens": 5});
-        send(&keeping.gateway, Method::POST, "/v1/responses", &format!("tg-{name}"), Some(&body)).await
+        send(&gateway, Method::POST, "/v1/responses", &format!("tg-{name}"), Some(&body)).await
     };
     let begun = begin("ann", "tidegate-starter", "Hello!").await;
     assert_eq!((begun.status, header(&begun, "x-ratelimit-remaining-requests")), (200, "0"), "{:?}", begun.body);

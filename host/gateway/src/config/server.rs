@@ -5,6 +5,7 @@ use anyhow::bail;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// `[server]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -32,6 +33,9 @@ pub struct ServerConfig {
     pub settle_ms: u64,
     /// Time for running answers to end then.
     pub drain_timeout_ms: u64,
+    /// How long who asks for a response in the background waits at most for it to be let in: for whoever embeds this program.
+    #[serde(skip)]
+    pub let_in_within: Duration,
     /// Take the config and plugins anew whenever one of their files changes.
     pub watch: bool,
     /// Streams that a client can come back to.
@@ -51,6 +55,7 @@ impl Default for ServerConfig {
             body_timeout_ms: 30_000,
             settle_ms: 0,
             drain_timeout_ms: 30_000,
+            let_in_within: Duration::from_secs(1),
             watch: false,
             streams: StreamsConfig::default(),
         }

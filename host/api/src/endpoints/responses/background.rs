@@ -13,13 +13,9 @@ use crate::kept::{not_found, store_failed};
 use crate::replay::{ReplayBody, gone_of_response};
 use hyper::HeaderMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate_store::conversations::Put;
 use tidegate_types::{Chat, Fault, Reject};
 use tracing::Instrument;
-
-/// How long a caller waits at most for its response to be let in.
-const LET_IN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Answers once the response was let in, or that takes too long; it is there from then on.
 pub(super) async fn in_background(
@@ -30,7 +26,7 @@ pub(super) async fn in_background(
 ) -> Result<Response, Reject> {
     let (api, aborted) = (Arc::clone(&answering.api), context.aborted.clone());
     let (mut asking, mut headers) = (answering.asking(chat, context), HeaderMap::new());
-    if let Ok(reply) = tokio::time::timeout(LET_IN_WITHIN, &mut asking).await {
+    if let Ok(reply) = tokio::time::timeout(api.limits.let_in_within, &mut asking).await {
         let reply = reply?;
         headers = extra_headers(&reply);
         answering.encoder.answered_by(&reply.model);
