@@ -324,6 +324,28 @@ async fn a_history_is_bounded_by_bytes_and_not_by_characters() {
 }
 
 #[tokio::test]
+async fn what_is_tried_is_known_to_be_taken_and_is_never_found() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        store.create(&ann, &conversation("c", "", 1), &[user("a")]).await.unwrap();
+        for (tried, put) in [
+            (turn("t", false, "r1", "", At::Leaf), Put::Written),
+            (turn("c", true, "r1", "", At::Behind("a".into())), Put::Written),
+            (turn("nowhere", true, "r1", "", At::Leaf), Put::Deleted),
+            (turn("t", false, "r1", "r0", At::Leaf), Put::Deleted),
+        ] {
+            assert_eq!(store.try_put(&ann, &tried).await.unwrap(), put, "{} {tried:?}", fresh.name);
+            assert_eq!(store.response(&ann, "r1").await.unwrap(), None);
+            assert_eq!(store.get(&ann, "c").await.unwrap().unwrap().leaf, "a");
+            assert_eq!(ids(&store.tree(&ann, "c", &all()).await.unwrap().messages), ["a"]);
+            // The thread that it would have begun is not there either.
+            assert_eq!(store.put(&ann, &turn("t", true, "r2", "", At::Leaf)).await.unwrap(), Put::Deleted);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn responses_that_name_each_other_are_one_tree() {
     on_each(|fresh| async move {
         let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));

@@ -9,6 +9,7 @@
 mod admin;
 mod asked_models;
 mod authority;
+mod background;
 mod bad_input;
 mod chat;
 mod classifiers;

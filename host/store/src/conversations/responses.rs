@@ -131,31 +131,44 @@ impl Conversations {
     /// after a failure, also of the commit's acknowledgement alone: what was written is so once.
     pub async fn put(&self, tenant: &TenantId, turn: &Turn) -> Result<Put, StoreError> {
         let mut tx = self.db.write().await?;
-        if !turn.listed {
-            make_hidden(&mut tx, tenant, &turn.conversation).await?;
+        let put = self.put_in(&mut tx, tenant, turn).await?;
+        if put == Put::Written {
+            tx.commit().await?;
         }
-        let Some(current) = lock(&mut tx, tenant, &turn.conversation).await? else { return Ok(Put::Deleted) };
-        if self.has_written(&mut tx, tenant, &turn.response).await? {
+        Ok(put)
+    }
+
+    /// Whether [`Self::put`] would write a turn now. It is written and taken back at once: nobody finds it, and no file has it.
+    pub async fn try_put(&self, tenant: &TenantId, turn: &Turn) -> Result<Put, StoreError> {
+        let mut tx = self.db.write().await?;
+        let put = self.put_in(&mut tx, tenant, turn).await?;
+        tx.rollback().await?;
+        Ok(put)
+    }
+
+    async fn put_in(&self, tx: &mut Tx, tenant: &TenantId, turn: &Turn) -> Result<Put, StoreError> {
+        if !turn.listed {
+            make_hidden(tx, tenant, &turn.conversation).await?;
+        }
+        let Some(current) = lock(tx, tenant, &turn.conversation).await? else { return Ok(Put::Deleted) };
+        if self.has_written(tx, tenant, &turn.response).await? {
             return Ok(Put::Written);
         }
         // Who deletes what it goes on from waits until it is there, or was here before.
-        if !turn.response.previous.is_empty() && !is_there(&mut tx, tenant, &turn.response.previous).await? {
+        if !turn.response.previous.is_empty() && !is_there(tx, tenant, &turn.response.previous).await? {
             return Ok(Put::Deleted);
         }
         let last = turn.output.last().or(turn.input.last());
         let leaf = last.map_or(turn.at.parent(&current), |message| &message.id);
-        if !self.upsert(&mut tx, tenant, &turn.conversation, leaf, &turn.response).await? {
-            return not_written(&mut tx, tenant, &turn.response.id).await;
+        if !self.upsert(tx, tenant, &turn.conversation, leaf, &turn.response).await? {
+            return not_written(tx, tenant, &turn.response.id).await;
         }
         let messages: Vec<(Origin, &NewMessage)> = (turn.input.iter().map(|message| (Origin::Input, message)))
             .chain(turn.output.iter().map(|message| (Origin::Output, message)))
             .collect();
         let at = (&turn.conversation, &turn.at, &turn.response.id);
-        if append_of(&mut tx, tenant, at.0, at.1, at.2, &messages).await?.is_none() {
-            return Ok(Put::Deleted);
-        }
-        tx.commit().await?;
-        Ok(Put::Written)
+        let appended = append_of(tx, tenant, at.0, at.1, at.2, &messages).await?;
+        Ok(if appended.is_some() { Put::Written } else { Put::Deleted })
     }
 
     /// Whether this gateway has written just this before.

@@ -1,10 +1,11 @@
 //! A response in the background: its caller hears of it once it was let in, and it goes on without its caller.
 //!
-//! What this gateway knows by itself (whether there is such a model, whose limits and budgets are used up, whether there is a
-//! place, how long the prompt is) it knows before anybody could grow impatient: that has its own status, and leaves nothing.
+//! What the store would not take is refused before a model is asked. What this gateway knows by itself (whether there is such a
+//! model, whose limits and budgets are used up, whether there is a place, how long the prompt is) it knows before anybody could
+//! grow impatient: that has its own status, and leaves nothing.
 //! Guards and other servers may take as long as they like: what they refuse later is how the response has failed.
 
-use crate::answering::{Answering, Asking};
+use crate::answering::{Answering, Asking, Keep};
 use crate::backend::{Aborted, RequestContext};
 use crate::body::{Body, Response};
 use crate::endpoints::generate::{event_stream, extra_headers};
@@ -12,8 +13,9 @@ use crate::exchange::json;
 use crate::kept::{not_found, store_failed};
 use crate::replay::{ReplayBody, gone_of_response};
 use hyper::HeaderMap;
+use std::pin::pin;
 use std::sync::Arc;
-use tidegate_store::conversations::Put;
+use tidegate_store::conversations::{Put, Turn};
 use tidegate_types::{Chat, Fault, Reject};
 use tracing::Instrument;
 
@@ -24,6 +26,8 @@ pub(super) async fn in_background(
     context: RequestContext,
     stream: bool,
 ) -> Result<Response, Reject> {
+    // Before a model is asked, which may bill it: to what the store does not take nobody could come back.
+    try_begun(&answering).await?;
     let (api, aborted) = (Arc::clone(&answering.api), context.aborted.clone());
     let (mut asking, mut headers) = (answering.asking(chat, context), HeaderMap::new());
     if let Ok(reply) = tokio::time::timeout(api.limits.let_in_within, &mut asking).await {
@@ -43,7 +47,8 @@ pub(super) async fn in_background(
 /// Notes the response, and makes it behind.
 async fn begin(answering: Answering, asking: Asking, aborted: Aborted, stream: bool) -> Result<Response, Reject> {
     let (api, begun) = (Arc::clone(&answering.api), answering.encoder.begun());
-    note_begun(&answering, &begun).await.inspect_err(|reject| aborted.by(reject))?;
+    let (noted, asking) = beside(note_begun(&answering, &begun), asking).await;
+    noted.inspect_err(|reject| aborted.by(reject))?;
     let mut cursor = None;
     if let (Some(writer), Some(keep)) = (&answering.writer, &answering.keep) {
         api.streams.tell(&keep.turn.response.id, writer);
@@ -56,13 +61,39 @@ async fn begin(answering: Answering, asking: Asking, aborted: Aborted, stream: b
     })
 }
 
+/// Does `work` while what is asked for goes on: that may hold what the store is waiting for.
+async fn beside<T>(work: impl Future<Output = T>, mut asking: Asking) -> (T, Asking) {
+    let mut work = pin!(work);
+    tokio::select! {
+        done = &mut work => (done, asking),
+        reply = &mut asking => (work.await, Box::pin(std::future::ready(reply))),
+    }
+}
+
+/// Says whether the store would take it that the response is being made.
+async fn try_begun(answering: &Answering) -> Result<(), Reject> {
+    let Some(keep) = &answering.keep else { return Ok(()) };
+    let turn = being_made(keep, &answering.encoder.begun());
+    taken(keep.conversations.try_put(&keep.tenant, &turn).await.map_err(store_failed)?, &turn)
+}
+
 /// Writes that the response is being made, before anybody is told.
 async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
     let Some(keep) = &answering.keep else { return Ok(()) };
+    let turn = being_made(keep, begun);
+    taken(keep.conversations.put(&keep.tenant, &turn).await.map_err(store_failed)?, &turn)
+}
+
+/// What is written of a response at its beginning: its object, and no message.
+fn being_made(keep: &Keep, begun: &str) -> Turn {
     let mut turn = keep.turn.clone();
     turn.input.clear();
     turn.response.body = begun.to_owned();
-    match keep.conversations.put(&keep.tenant, &turn).await.map_err(store_failed)? {
+    turn
+}
+
+fn taken(put: Put, turn: &Turn) -> Result<(), Reject> {
+    match put {
         Put::Written => Ok(()),
         Put::Deleted if !turn.response.previous.is_empty() => Err(not_found("response").at("previous_response_id")),
         Put::Deleted | Put::Taken => Err(not_found("conversation")),
