@@ -141,7 +141,11 @@ impl Failures {
         let failing = || reject(RejectKind::BadUpstream, "the model's server failed");
         let (trouble, mut reject) = match status.as_u16() {
             // The upstream has read the request and names what is wrong with it: the caller can act.
-            400 | 409 | 413 | 415 | 422 => (Trouble::Refused, self.passed_on(RejectKind::Invalid, &failure)),
+            400 | 409 | 413 | 415 | 422 => {
+                let about_content = failure.is_about_content;
+                let kind = if about_content { RejectKind::ContentFilter } else { RejectKind::Invalid };
+                (Trouble::Refused, self.passed_on(kind, &failure))
+            }
             // Of those who moderate what they are asked some say it so.
             403 if failure.is_about_content => (Trouble::Refused, self.moderated(&failure)),
             401..=405 if self.reader == Reader::Chooser => (Trouble::Refused, self.passed_on(kind(status), &failure)),

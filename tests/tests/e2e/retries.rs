@@ -223,6 +223,33 @@ async fn what_a_server_refuses_for_its_content_goes_to_no_other() {
     assert_eq!(answer.json()["model"], "again-other", "which may be open to this gateway");
 }
 
+/// Whoever comes again would bring it to the one that refuses it, as long as the first cannot answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_fallback_refuses_for_its_content_goes_to_no_other_either() {
+    let says = |status: u16, body: Value| StandIn::start(move |_, _| Said::raw(status, body.to_string()));
+    let filtered = json!({"error": {"message": "not this", "code": "content_filter"}});
+    let moderated = json!({"error": {"message": "not this", "code": "moderation_blocked"}});
+    for (name, moderating, said) in [
+        ("again-filtered", says(400, filtered).await, "not this"),
+        ("again-moderated", says(403, moderated).await, "rules for content"),
+    ] {
+        let (sick, other) = (failing(usize::MAX).await, failing(0).await);
+        let (second, third) = (format!("{name}-second"), format!("{name}-third"));
+        let config = format!(
+            "{}{QUICK}fallbacks = [{second:?}, {third:?}]\n{}{}[pipeline]\n",
+            sick.model(name),
+            moderating.model(&second),
+            other.model(&third)
+        );
+        let gateway = Gateway::start(&config).await;
+        let refused = gateway.chat(asked(name, false)).await;
+        let (message, _, code) = refused.error();
+        assert_eq!((refused.status, code), (400, json!("content_filter")), "{name}: {message}");
+        assert!(message.contains(said), "{name}: {message}");
+        assert_eq!((moderating.asked(CHAT).len(), other.asked(CHAT).len()), (1, 0), "{name}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_leaves_during_a_pause_gives_everything_back() {
     let upstream = failing(usize::MAX).await;

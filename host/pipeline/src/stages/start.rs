@@ -57,7 +57,8 @@ impl Pipeline {
             }
             let mut findings = Vec::new();
             let (has_next, has_failed) = (candidates.peek().is_some(), last.is_some());
-            let goes_on = move |reject: &Reject| has_next && (has_failed || may_try_another(reject));
+            let goes_on =
+                move |reject: &Reject| has_next && !is_about_content(reject) && (has_failed || may_try_another(reject));
             let begun = self.begin(&model, &request, &tools, &seeds, &mut findings, goes_on).await;
             request.findings.append(&mut findings);
             match begun {
@@ -76,9 +77,10 @@ impl Pipeline {
                     tracing::warn!(request = %request.cx.request_id, model = %model.name, "{reject}");
                     last = Some(reject);
                 }
-                // What a fallback cannot do, or may not be asked, is no news to a caller who asked for another model.
-                Err(_) if last.is_some() => {}
-                Err(reject) => return Err(reject.into()),
+                // What a fallback cannot do, or may not be asked, is no news to a caller who asked for another model. What the
+                // request says is for its caller to change, and each who comes again would have it refused again.
+                Err(reject) if last.is_none() || is_about_content(&reject) => return Err(reject.into()),
+                Err(_) => {}
             }
         }
         Err(last.unwrap_or_else(|| Reject::internal(Fault::Operator, "no candidate")).into())
@@ -261,6 +263,11 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>, kept: Kept) -> Resu
         }
         _ => Err(Reject::internal(Fault::Operator, "fit and backend disagree")),
     }
+}
+
+/// It is refused for what it says: that goes to no other server.
+fn is_about_content(reject: &Reject) -> bool {
+    reject.kind == RejectKind::ContentFilter
 }
 
 /// Nothing has been said yet, and the next model may be better off.
