@@ -159,6 +159,8 @@ pub(crate) struct Run {
     sent: u32,
     attempts: Attempts,
     last: Option<Failed>,
+    /// Whether a server has failed otherwise than by a refusal, so that it may answer later.
+    may_pass: bool,
     /// When the first of the servers that were asked takes a request again, as far as they said so.
     soonest_s: Option<u32>,
 }
@@ -178,6 +180,7 @@ impl Run {
             sent: 0,
             attempts,
             last: None,
+            may_pass: false,
             soonest_s: None,
             replicas: replicas.clone(),
         }
@@ -220,6 +223,7 @@ impl Run {
             self.barred.add(attempt.index());
         }
         attempt.fail(failed.trouble);
+        self.may_pass |= failed.trouble != Trouble::Refused;
         self.soonest_s = self.soonest_s.into_iter().chain(failed.reject.retry_after_s).min();
         self.last = Some(failed);
     }
@@ -248,10 +252,11 @@ impl Run {
     fn give_up(&self, failed: Option<Failed>) -> Reject {
         let Some(failed) = failed else { return self.replicas.left_alone() };
         match failed.trouble {
-            // Whenever it comes again, it is refused again. Clients come by themselves where it is not theirs to mend.
+            // Whenever it comes again, it is refused again, unless it comes to a server that only could not answer now. Clients
+            // come by themselves where it is not theirs to mend.
             Trouble::Refused => {
                 let reject = failed.after(self.sent);
-                Reject { is_final: reject.fault != Fault::Client, ..reject }
+                Reject { is_final: reject.fault != Fault::Client && !self.may_pass, ..reject }
             }
             // Whoever runs the server may bill the answer that came too late, and would bill each that comes behind it.
             _ if self.asked == Asked::Whole && failed.is_late() => Reject { is_final: true, ..failed.after(self.sent) },

@@ -354,6 +354,23 @@ async fn a_refusal_that_a_caller_can_bring_about_counts_for_nothing() {
     }
 }
 
+/// The one that could not answer now may answer whoever comes again.
+#[tokio::test]
+async fn a_refusal_is_final_where_no_other_server_could_only_not_answer_now() {
+    let [busy, closed] = [Server::start(|_| status("503 Busy")).await, Server::start(|_| status("403 Not This")).await];
+    let patient = RetryConfig { budget_min: 1000, ..quick() };
+    let both = replicas(&[busy.address, closed.address], patient, &never());
+    let mut seen = [false; 2];
+    for _ in 0..60 {
+        let outcome = ask(&both, true, 1).await;
+        let (attempts, refused) = (outcome.attempts, outcome.error.unwrap());
+        assert_eq!(refused.code.as_deref(), Some("upstream_misconfigured"), "after {attempts}");
+        assert_eq!(refused.is_final, attempts == 1, "after {attempts}");
+        seen[usize::from(attempts > 1)] = true;
+    }
+    assert_eq!(seen, [true; 2], "either is asked first");
+}
+
 #[tokio::test]
 async fn requests_go_where_there_is_less_to_do() {
     const BEGUN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";

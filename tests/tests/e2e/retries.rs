@@ -250,6 +250,27 @@ async fn what_a_fallback_refuses_for_its_content_goes_to_no_other_either() {
     }
 }
 
+/// The others may be closed to this gateway for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_be_answered_later_by_one_of_several_models_is_not_sent_away_for_good() {
+    let closed = StandIn::start(|_, _| Said::raw(402, "{}")).await;
+    let sick = failing(usize::MAX).await;
+    let config = format!(
+        "{}{QUICK}breaker = {{ failures = 0 }}\nfallbacks = [\"final-closed\"]\n{}fallbacks = [\"final-sick\"]\n\
+         {}fallbacks = [\"final-closed\"]\n[pipeline]\n",
+        sick.model("final-sick"),
+        closed.model("final-closed"),
+        closed.model("final-alike")
+    );
+    let gateway = Gateway::start(&config).await;
+    for (name, is_final) in [("final-sick", false), ("final-closed", false), ("final-alike", true)] {
+        let refused = gateway.chat(asked(name, false)).await;
+        assert_eq!(refused.status, 502, "{name}: {:?}", refused.body);
+        let told = refused.headers.get("x-should-retry").map(|value| value.to_str().unwrap());
+        assert_eq!(told, is_final.then_some("false"), "{name}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_leaves_during_a_pause_gives_everything_back() {
     let upstream = failing(usize::MAX).await;

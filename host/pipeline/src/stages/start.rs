@@ -75,7 +75,10 @@ impl Pipeline {
                 }
                 Err(reject) if may_try_another(&reject) => {
                     tracing::warn!(request = %request.cx.request_id, model = %model.name, "{reject}");
-                    last = Some(reject);
+                    // While one of them may answer later, nobody is told that it is no use to come back.
+                    if last.as_ref().is_none_or(|last| is_closed(last) || !is_closed(&reject)) {
+                        last = Some(reject);
+                    }
                 }
                 // What a fallback cannot do, or may not be asked, is no news to a caller who asked for another model. What the
                 // request says is for its caller to change, and each who comes again would have it refused again.
@@ -268,6 +271,14 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>, kept: Kept) -> Resu
 /// It is refused for what it says: that goes to no other server.
 fn is_about_content(reject: &Reject) -> bool {
     reject.kind == RejectKind::ContentFilter
+}
+
+/// Whenever it comes again, it is refused again. An answer that came too late is final since it may be billed each time, be there
+/// other models or not.
+fn is_closed(reject: &Reject) -> bool {
+    let exceeded = reject.limited.as_ref().and_then(|limited| limited.exceeded);
+    let is_refused = reject.is_final && reject.kind != RejectKind::UpstreamTimeout;
+    is_refused || exceeded.is_some_and(|exceeded| exceeded.retry_after.is_none())
 }
 
 /// Nothing has been said yet, and the next model may be better off.
