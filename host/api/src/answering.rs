@@ -222,7 +222,7 @@ impl Answering {
             leaf: keep.turn.output.last()?.id.clone(),
             model: self.encoder.head().model.clone(),
             tokens: used.input_tokens + used.output_tokens,
-            unseen: known.left_out.saturating_sub(known.summarized),
+            unseen: known.unseen,
         })
     }
 

@@ -92,7 +92,7 @@ pub(crate) struct Kept {
     pub(crate) model: String,
     /// What prompt and answer took.
     pub(crate) tokens: u64,
-    /// Messages that were left out and that no summary stood for.
+    /// Messages that were left out, that a summary could have stood for, and that none did.
     pub(crate) unseen: u64,
 }
 

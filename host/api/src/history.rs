@@ -5,7 +5,7 @@ use crate::backend::History;
 use crate::kept::{Kept, store_failed};
 use std::sync::Arc;
 use tidegate_store::conversations::{StoredMessage, StoredSummary};
-use tidegate_types::{Message, Reject, Summary, TenantId, Transcript};
+use tidegate_types::{LeftOut, Message, Reject, Summary, TenantId, Transcript};
 use tidegate_wire::items::{joined, uncalled};
 use tidegate_wire::responses::Truncation;
 
@@ -46,7 +46,7 @@ pub(crate) fn history(
             // No model takes an outcome without its call, and its caller has no other way to be answered.
             let uncalled = uncalled(earlier.iter().map(|stored| &stored.message));
             let summary = summary.map(|summary| covering(summary, &earlier, (left_out, &uncalled)));
-            let left_out = left_out + uncalled.len() as u64;
+            let left_out = LeftOut { long: left_out, lone: uncalled.len() as u64 };
             let instructions = usize::from(instructed).min(asked.len());
             asked.splice(instructions..instructions, said(earlier, &uncalled));
             let messages = joined(asked)?;
@@ -69,7 +69,7 @@ fn said(earlier: Vec<StoredMessage>, but: &[usize]) -> impl Iterator<Item = Mess
 fn covering(stored: StoredSummary, read: &[StoredMessage], (not_read, unsaid): (u64, &[usize])) -> Summary {
     let through = read.iter().position(|message| message.id == stored.message).map_or(0, |at| at + 1);
     // It covers the beginning, and what was not read is older than what was.
-    let absent = stored.covers.saturating_sub(through as u64).min(not_read);
-    let unsaid = unsaid.iter().filter(|place| **place < through).count() as u64;
-    Summary { text: stored.text, through, absent: absent + unsaid }
+    let long = stored.covers.saturating_sub(through as u64).min(not_read);
+    let lone = unsaid.iter().filter(|place| **place < through).count() as u64;
+    Summary { text: stored.text, through, absent: LeftOut { long, lone } }
 }

@@ -12,7 +12,7 @@ use crate::stages::{PendingVerdicts, Unanswered};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
-use tidegate_types::{Allowances, Chat, Citation, Finding, Limited, Reject, Summary, ToolDef};
+use tidegate_types::{Allowances, Chat, Citation, Finding, LeftOut, Limited, Reject, Summary, ToolDef};
 use tidegate_upstream::Attempts;
 
 /// How the path ends before generation.
@@ -67,9 +67,9 @@ pub(crate) struct Request {
     /// Of the passages that it was given.
     pub(crate) citations: Vec<Citation>,
     /// Messages of the history that the model does not see.
-    pub(crate) left_out: u64,
+    pub(crate) left_out: LeftOut,
     /// Of those, the ones that the summary stands for.
-    pub(crate) summarized: u64,
+    pub(crate) summarized: LeftOut,
     /// Whether more of them may be left out where they do not fit.
     pub(crate) may_shorten: bool,
     /// Of the beginning of the history; taken when something is left out.

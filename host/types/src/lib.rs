@@ -40,4 +40,4 @@ pub use report::{About, Citation, Flag, GuardAction, GuardOutcome, Notebook, Rep
 pub use role::{Act, CallerRole, Reach};
 pub use sampling::{Sampling, SamplingParams};
 pub use totals::UsageTotals;
-pub use transcript::{Summary, Transcript};
+pub use transcript::{LeftOut, Summary, Transcript};

@@ -32,6 +32,9 @@ pub struct Report {
     pub left_out: u64,
     /// Of those, the ones that a summary stood for.
     pub summarized: u64,
+    /// And the ones that a summary could have stood for, and none did; not kept.
+    #[serde(skip)]
+    pub unseen: u64,
     /// Entries, and ends of long arguments, that were more than is kept.
     pub omitted: u64,
 }

@@ -8,7 +8,7 @@ pub struct Transcript {
     /// Oldest first. Those of the history are named [`Transcript::earlier`] or [`Transcript::pinned`].
     pub messages: Vec<Message>,
     /// Messages of the history that are not here.
-    pub left_out: u64,
+    pub left_out: LeftOut,
     /// Whether earlier messages may be left out where they do not fit the model.
     pub may_shorten: bool,
     /// Of the beginning of the history, for when some of it is left out.
@@ -23,7 +23,23 @@ pub struct Summary {
     /// It covers the messages of the transcript that are named [`Transcript::earlier`] of a smaller number.
     pub through: usize,
     /// And so many of those that are not in the transcript.
-    pub absent: u64,
+    pub absent: LeftOut,
+}
+
+/// How many messages of a history a model does not see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Since there are more than are read, or than fit: for them a summary stands.
+    pub long: u64,
+    /// Since no model takes them, however much fits: a tool's outcome without its call. That calls for no summary.
+    pub lone: u64,
+}
+
+impl LeftOut {
+    /// All of them.
+    pub fn total(self) -> u64 {
+        self.long + self.lone
+    }
 }
 
 impl Transcript {

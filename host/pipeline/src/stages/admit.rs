@@ -9,7 +9,7 @@ use metrics::counter;
 use serde_json::Value;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Ledger, Tally, Who};
-use tidegate_types::{Caller, Chat, Fault, ROUTED_MODEL, Reject, RejectKind, Scope};
+use tidegate_types::{Caller, Chat, Fault, LeftOut, ROUTED_MODEL, Reject, RejectKind, Scope};
 use tidegate_upstream::Attempts;
 
 /// Gateways that a request may come through before this one: more are a loop.
@@ -93,8 +93,8 @@ fn admitted(chat: Chat, cx: RequestContext, Books { charge, tally }: Books, held
         tally,
         attempts: Attempts::default(),
         citations: Vec::new(),
-        left_out: 0,
-        summarized: 0,
+        left_out: LeftOut::default(),
+        summarized: LeftOut::default(),
         may_shorten: false,
         summary: None,
         summary_through: 0,

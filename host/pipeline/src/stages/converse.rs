@@ -35,8 +35,9 @@ impl Pipeline {
         let findings = record.observe(self, &request.findings);
         record.bill(request.charge.clone());
         record.count_attempts(&request.attempts);
-        let (left_out, summarized) = (request.left_out, request.summarized);
-        request.cx.note(|report| (report.left_out, report.summarized) = (left_out, summarized));
+        let (left_out, summarized) = (request.left_out.total(), request.summarized.total());
+        let unseen = request.left_out.long.saturating_sub(request.summarized.long);
+        request.cx.note(|report| (report.left_out, report.summarized, report.unseen) = (left_out, summarized, unseen));
         let allowances = request.held.allowances();
         let emitter = Emitter::default();
         let is_held = self.holds_answers(request.chat.stream);

@@ -15,7 +15,7 @@ use crate::states::{Request, ServerTool};
 use std::sync::Arc;
 use tidegate_text::Past;
 use tidegate_turns::{Waiting, beside, in_turn};
-use tidegate_types::{Chat, Message, Provenance, Reject, Role, ToolDef, Transcript};
+use tidegate_types::{Chat, LeftOut, Message, Provenance, Reject, Role, ToolDef, Transcript};
 
 /// Of the model's window, what is left to an answer where its caller names no bound.
 const ANSWER_SHARE: u32 = 8;
@@ -40,7 +40,7 @@ impl Pipeline {
                 Ok((over, counts))
             });
             let ((over, counted), asked) = counting.await?;
-            if over.is_none() && asked.left_out == 0 {
+            if over.is_none() && asked.left_out.long == 0 {
                 return Ok(asked);
             }
             counts = counted;
@@ -50,11 +50,11 @@ impl Pipeline {
         let shortening = aside(request, defs, move |request, defs, waiting| {
             let length = |chat: &Chat, past: (usize, Past)| prompt_length(&model, chat, defs, past, waiting);
             let left_out = shorten(Arc::make_mut(&mut request.chat), counts, length)?;
-            request.left_out += left_out.len() as u64;
+            request.left_out.long += left_out.len() as u64;
             if request.chat.messages.iter().any(is_summary) {
-                request.summarized += left_out.iter().filter(|n| **n < request.summary_through).count() as u64;
+                request.summarized.long += left_out.iter().filter(|n| **n < request.summary_through).count() as u64;
             } else {
-                request.summarized = 0;
+                request.summarized = LeftOut::default();
             }
             Ok(())
         });

@@ -114,6 +114,35 @@ async fn what_is_left_out_is_summed_up_and_the_metadata_says_so() {
     .await;
 }
 
+/// All that a model takes of such a history fits: a summary would be paid for behind each answer, and stand for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_model_takes_is_no_reason_for_a_summary() {
+    on_each("summaries_lone", |store| async move {
+        let upstream = upstream().await;
+        let models = format!("{}{}", models(&upstream), upstream.model("wide"));
+        let gateway = store.gateway(&models, SUMMARIES).await;
+        let id = new_conversation(&gateway).await;
+        let lone = json!({"type": "function_call_output", "call_id": "never", "output": "3 boats"});
+        post(&gateway, &format!("/v1/conversations/{id}/items"), json!({"items": [lone]})).await;
+        for n in 0..6 {
+            let wide = json!({"message_id": format!("wide-{n}"), "model": "wide", "content": "Is it?"});
+            let done = talk(&gateway, &id, wide).await;
+            assert_eq!((&done["left_out"], &done["summarized"]), (&json!(1), &json!(0)), "{done}");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(asked(&upstream, "sums").is_empty());
+        // Where there is one, it stands for that too, but only where turns are left out.
+        long_talk(&gateway, &upstream, &id).await;
+        let body =
+            json!({"model": "wide", "input": "Is it?", "conversation": id, "truncation": "auto", "store": false});
+        let answer = post(&gateway, "/v1/responses", body).await;
+        assert_eq!(answer["context"], json!({"left_out": 1, "summarized": 0}));
+        assert!(!asked(&upstream, "wide").pop().unwrap().contains("Summary of what was said before"));
+        gateway.running.stop(Duration::from_secs(5)).await;
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_is_of_its_branch_and_goes_with_what_it_covers() {
     on_each("summaries_branch", |store| async move {
