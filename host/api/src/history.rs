@@ -6,7 +6,7 @@ use crate::kept::{Kept, store_failed};
 use std::sync::Arc;
 use tidegate_store::conversations::{StoredMessage, StoredSummary};
 use tidegate_types::{LeftOut, Message, Reject, Summary, TenantId, Transcript};
-use tidegate_wire::items::{joined, uncalled};
+use tidegate_wire::items::{joined, uncalled, unreturned};
 use tidegate_wire::responses::Truncation;
 
 /// Messages of a history that are read; older ones count as left out, unless they are pinned.
@@ -43,16 +43,25 @@ pub(crate) fn history(
                 false => Ok(None),
             };
             let summary = summary.map_err(store_failed)?;
-            // No model takes an outcome without its call, and its caller has no other way to be answered.
-            let uncalled = uncalled(earlier.iter().map(|stored| &stored.message));
-            let summary = summary.map(|summary| covering(summary, &earlier, (left_out, &uncalled)));
-            let left_out = LeftOut { long: left_out, lone: uncalled.len() as u64 };
+            // No model takes a call without its outcome, or that without the call, and its caller has no other way to be answered.
+            let lone = lone(&earlier, &asked);
+            let summary = summary.map(|summary| covering(summary, &earlier, (left_out, &lone)));
+            let left_out = LeftOut { long: left_out, lone: lone.len() as u64 };
             let instructions = usize::from(instructed).min(asked.len());
-            asked.splice(instructions..instructions, said(earlier, &uncalled));
+            asked.splice(instructions..instructions, said(earlier, &lone));
             let messages = joined(asked)?;
             Ok(Transcript { messages, left_out, may_shorten: truncation == Truncation::Auto, summary })
         })
     }))
+}
+
+/// The places of messages of a history that lack what no model takes them without, also in what is `asked` behind them.
+fn lone(earlier: &[StoredMessage], asked: &[Message]) -> Vec<usize> {
+    let said = || earlier.iter().map(|stored| &stored.message);
+    let mut lone = uncalled(said());
+    lone.extend(unreturned(said(), asked));
+    lone.sort_unstable();
+    lone
 }
 
 /// The messages of a history but for those at some places, each by the place that it was read at.

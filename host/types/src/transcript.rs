@@ -31,7 +31,8 @@ pub struct Summary {
 pub struct LeftOut {
     /// Since there are more than are read, or than fit: for them a summary stands.
     pub long: u64,
-    /// Since no model takes them, however much fits: a tool's outcome without its call. That calls for no summary.
+    /// Since no model takes them, however much fits: a call without its outcome, or that without the
+    /// call. This asks for no summary.
     pub lone: u64,
 }
 

@@ -4,7 +4,7 @@
 mod joined;
 
 pub(crate) use joined::unanswered;
-pub use joined::{joined, uncalled};
+pub use joined::{joined, uncalled, unreturned};
 
 use crate::called;
 use crate::field::{list, missing, name, not_one_of, object, refuse, string, unsupported, wrong_type};

@@ -1,7 +1,7 @@
 //! From items to messages: what a model said in one turn is one, and what its tools said stands behind it.
 
 use std::collections::{HashMap, HashSet};
-use tidegate_types::{Message, Part, Reject, Role, ToolOutcome, Transcript};
+use tidegate_types::{Message, Part, Reject, Role, ToolCall, ToolOutcome, Transcript};
 
 /// Joins what a model said in one turn: its reasoning, its words and its calls are one message for a template. Every
 /// outcome is put behind the message with its call, wherever it came after that: a caller may say something in between, and a
@@ -41,6 +41,64 @@ pub fn uncalled<'a>(items: impl IntoIterator<Item = &'a Message>) -> Vec<usize> 
         outcome(item).filter(|outcome| !called.contains(outcome.call_id.as_str())).map(|_| place)
     };
     items.into_iter().enumerate().filter_map(is_uncalled).collect()
+}
+
+/// Which of these items are calls of which no outcome comes behind them, there or in what is `asked` behind all of them, by their
+/// places in order; with what was only thought to make them. A history has such where it was cut between the two, where the outcome
+/// was deleted, or where it never came.
+pub fn unreturned<'a, I>(items: I, asked: &'a [Message]) -> Vec<usize>
+where
+    I: IntoIterator<Item = &'a Message>,
+    I::IntoIter: DoubleEndedIterator + ExactSizeIterator,
+{
+    let mut outcomes = Outcomes::default();
+    asked.iter().rev().for_each(|item| outcomes.go_past(item));
+    let (mut places, mut is_gone, mut behind) = (Vec::new(), false, None);
+    for (place, item) in items.into_iter().enumerate().rev() {
+        let is_lone = call(item).is_some_and(|call| !outcomes.has(&call.id));
+        outcomes.go_past(item);
+        is_gone = is_lone || (is_gone && is_thought(item) && behind != Some(&Role::Assistant));
+        if is_gone {
+            places.push(place);
+        } else {
+            behind = Some(&item.role);
+        }
+    }
+    places.reverse();
+    places
+}
+
+/// Outcomes that come behind an item, by the ids of their calls. Servers give an id again in a later turn, and some within one: so
+/// each call has one of them for itself.
+#[derive(Default)]
+struct Outcomes<'a>(HashMap<&'a str, usize>);
+
+impl<'a> Outcomes<'a> {
+    fn has(&self, id: &str) -> bool {
+        self.0.get(id).is_some_and(|left| *left > 0)
+    }
+
+    /// To the item before this one.
+    fn go_past(&mut self, item: &'a Message) {
+        if let Some(outcome) = outcome(item) {
+            *self.0.entry(&outcome.call_id).or_default() += 1;
+        }
+        for id in item.parts.iter().filter_map(called_by) {
+            if let Some(left) = self.0.get_mut(id) {
+                *left = left.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// The call that an item is.
+fn call(item: &Message) -> Option<&ToolCall> {
+    if let [Part::ToolCall(call)] = item.parts.as_slice() { Some(call) } else { None }
+}
+
+/// Whether an item is what a model thought, and no more.
+fn is_thought(item: &Message) -> bool {
+    item.role == Role::Assistant && item.parts.iter().all(|part| matches!(part, Part::Reasoning(_)))
 }
 
 /// What an item says that came of a call.

@@ -218,6 +218,30 @@ fn outcomes_whose_calls_do_not_stand_before_them_are_known_by_their_places() {
     assert_eq!(places(json!([outcome("a"), call("a"), outcome("b"), call("b"), outcome("b")])), [0, 2]);
 }
 
+#[test]
+fn calls_of_which_nothing_comes_behind_them_are_known_by_their_places() {
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+    let outcome = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "4"});
+    let thought = json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]});
+    let user = json!({"role": "user", "content": "And?"});
+    for (items, asked, places) in [
+        (json!([call("a"), user, outcome("a")]), json!([user]), vec![]),
+        (json!([user, call("a"), call("b")]), json!([outcome("b"), user, outcome("a")]), vec![]),
+        (json!([user, call("a"), call("b"), outcome("a")]), json!([user]), vec![2]),
+        (json!([outcome("a"), call("a")]), json!([user]), vec![1]),
+        // Ids that are given again: each call has an outcome for itself.
+        (json!([call("a"), user, call("a"), outcome("a")]), json!([call("a"), outcome("a")]), vec![0]),
+        (json!([call("a"), call("a"), outcome("a"), outcome("a")]), json!([]), vec![]),
+        // What was thought goes with all that came of it, and not without.
+        (json!([user, thought, call("a"), call("b"), user]), json!([user]), vec![1, 2, 3]),
+        (json!([user, thought, call("a"), call("b"), outcome("b")]), json!([user]), vec![2]),
+        (json!([user, thought, user, call("a")]), json!([user]), vec![3]),
+    ] {
+        let [read, asked] = [&items, &asked].map(|items| read_text(&items.to_string()).unwrap());
+        assert_eq!(unreturned(&read, &asked), places, "{items}");
+    }
+}
+
 /// Neither a call without its outcome nor that without the call can be said to a model.
 #[test]
 fn what_is_pinned_of_a_turn_keeps_its_calls_and_what_came_of_them() {

@@ -1,4 +1,5 @@
-//! What tools said whose calls are not in a history: no model takes it, and nobody could mend it by what they ask next.
+//! What tools said whose calls are not in a history, and calls of which nothing came: no model takes them, and nobody could mend
+//! that by what they ask next.
 
 use super::{on_each, said};
 use crate::conversations::{get, items, post, send};
@@ -84,6 +85,29 @@ async fn what_a_tool_said_is_left_out_where_its_call_was_deleted_or_never_there_
     .await;
 }
 
+/// What a tool said may be deleted, and a caller may go on without having run it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_left_out_where_nothing_came_of_it_and_that_is_said() {
+    on_each("unreturned", |store| async move {
+        let upstream = StandIn::start(|_, body| said(body, "Fine.")).await;
+        let gateway = store.gateway(&upstream.model("chat"), "[pipeline]\n").await;
+        let all = [user("How many?"), call("a"), output("a"), call("b"), output("b"), user("And?"), call("c")];
+        let id = conversation(&gateway, &all).await;
+        let answered = go_on(&gateway, &id, json!([output("c")]), "disabled").await;
+        assert_eq!((left_out(&answered), shown(&upstream).len()), (0, 8), "it waits for its outcome");
+        let first = items(&gateway, &id, "").await[2]["id"].as_str().unwrap().to_owned();
+        let path = format!("/v1/conversations/{id}/items/{first}");
+        assert_eq!(send(&gateway, Method::DELETE, &path, "", None).await.status, 200);
+        for truncation in ["disabled", "auto"] {
+            let answer = go_on(&gateway, &id, json!("So?"), truncation).await;
+            assert_eq!(left_out(&answer), 2, "{truncation}");
+            assert_eq!(shown(&upstream), ["user", "assistant", "tool", "user", "user"]);
+        }
+        gateway.running.stop(std::time::Duration::from_secs(5)).await;
+    })
+    .await;
+}
+
 /// As agents have them: a request reads the newest 1000 items, and begins between a call and what came of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_history_that_is_cut_between_a_call_and_its_outcome_is_answered() {
@@ -101,6 +125,13 @@ async fn a_history_that_is_cut_between_a_call_and_its_outcome_is_answered() {
         let outcome = listed["data"][2]["id"].as_str().unwrap();
         post(&gateway, &format!("/v1/conversations/{id}/items/{outcome}"), json!({"pinned": true})).await;
         add(&gateway, &id, &many(5)).await;
+        let answer = go_on(&gateway, &id, json!("So?"), "auto").await;
+        assert_eq!((left_out(&answer), shown(&upstream)), (7, vec!["user".to_owned(); 1001]));
+        // The same the other way around.
+        let call = listed["data"][1]["id"].as_str().unwrap();
+        for (item, pinned) in [(outcome, false), (call, true)] {
+            post(&gateway, &format!("/v1/conversations/{id}/items/{item}"), json!({"pinned": pinned})).await;
+        }
         let answer = go_on(&gateway, &id, json!("So?"), "auto").await;
         assert_eq!((left_out(&answer), shown(&upstream)), (7, vec!["user".to_owned(); 1001]));
         gateway.running.stop(std::time::Duration::from_secs(5)).await;
