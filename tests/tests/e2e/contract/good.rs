@@ -74,8 +74,13 @@ pub async fn generation(contract: &mut Contract<'_>) {
     let path = "/v1/chat/completions";
     let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": [
         {"type": "text", "text": "Hello!"}]}]);
+    let name = "n".repeat(256);
+    let call = json!({"id": "c", "type": "function", "function": {"name": name, "arguments": "{}"}});
+    let returned = json!([{"role": "user", "content": "Hello!"}, {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "name": name, "content": "4"}]);
     for more in [
         json!({}),
+        json!({"messages": returned, "max_tokens": 3}),
         json!({"messages": messages, "n": 2, "logprobs": true, "top_logprobs": 2, "max_tokens": 3, "user": "u"}),
         json!({"stream": true, "stream_options": {"include_usage": true}}),
         json!({"stream": true, "stream_options": {"include_obfuscation": false}}),
