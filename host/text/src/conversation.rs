@@ -22,7 +22,7 @@ use crate::error::TextError;
 use crate::veil::Veil;
 use serde_json::{Map, Value, json};
 use steps::{Step, one_call_each, steps};
-use tidegate_types::{Message, Part, Role, ToolCall, ToolDef, ToolOutcome};
+use tidegate_types::{BETWEEN_PARTS, Message, Part, Role, ToolCall, ToolDef, ToolOutcome};
 
 /// How a template wants the arguments of past tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,13 +129,13 @@ impl Layout<'_, '_> {
         parts: &[&'m Part],
         ids: &mut CallIds<'m>,
     ) -> Result<Value, TextError> {
-        let mut content = String::new();
-        let mut reasoning = String::new();
+        let (mut content, mut reasoning) = (Written::default(), Written::default());
         let mut calls = Vec::new();
         for &part in parts {
             match part {
-                Part::Text(text) | Part::Refusal(text) => content.push_str(text),
-                Part::Reasoning(text) => reasoning.push_str(text),
+                Part::Text(text) => content.go_on(text),
+                Part::Refusal(text) => content.add(text),
+                Part::Reasoning(text) => reasoning.add(text),
                 Part::ToolCall(call) => calls.push(self.call(call, ids)?),
                 Part::ToolOutcome(_) => {}
                 Part::Opaque { kind, .. } => {
@@ -143,6 +143,7 @@ impl Layout<'_, '_> {
                 }
             }
         }
+        let (mut content, mut reasoning) = (content.text, reasoning.text);
         if message.role == Role::Assistant && reasoning.is_empty() {
             (reasoning, content) = self.split_reasoning(content);
         }
@@ -213,5 +214,36 @@ impl Layout<'_, '_> {
             Role::Developer if !self.conventions.knows_developer => Role::System.as_str(),
             role => role.as_str(),
         }
+    }
+}
+
+/// A text of several parts. What guards judged as one text is read as one, and what they judged apart stands apart.
+#[derive(Default)]
+struct Written {
+    text: String,
+    /// The last part that said something is one that stands alone.
+    is_alone: bool,
+}
+
+impl Written {
+    /// Adds a part that goes on from those of its kind before it.
+    fn go_on(&mut self, text: &str) {
+        if self.is_alone && !text.is_empty() {
+            self.text.push_str(BETWEEN_PARTS);
+        }
+        self.push(text, false);
+    }
+
+    /// Adds a part that stands alone.
+    fn add(&mut self, text: &str) {
+        if !self.text.is_empty() && !text.is_empty() {
+            self.text.push_str(BETWEEN_PARTS);
+        }
+        self.push(text, true);
+    }
+
+    fn push(&mut self, text: &str, is_alone: bool) {
+        self.text.push_str(text);
+        self.is_alone = if text.is_empty() { self.is_alone } else { is_alone };
     }
 }

@@ -98,6 +98,10 @@ pub struct Provenance {
     pub span: Option<crate::finding::Span>,
 }
 
+/// What stands between two texts of a message that guards judge each alone, wherever a model reads them in one: a paragraph each, so
+/// that no word or number is half in one of them and half in the next.
+pub const BETWEEN_PARTS: &str = "\n\n";
+
 /// One message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
@@ -122,6 +126,18 @@ impl Message {
     /// All text parts, joined without a separator.
     pub fn joined_text(&self) -> String {
         self.parts.iter().filter_map(|p| if let Part::Text(t) = p { Some(t.as_str()) } else { None }).collect()
+    }
+
+    /// Makes refusals that follow each other one part, and reasoning likewise: to the model they are one text, so guards, who judge
+    /// each of these parts alone, shall see one.
+    pub fn join_neighbours(&mut self) {
+        self.parts.dedup_by(|next, last| match (last, next) {
+            (Part::Refusal(all), Part::Refusal(more)) | (Part::Reasoning(all), Part::Reasoning(more)) => {
+                all.push_str(more);
+                true
+            }
+            _ => false,
+        });
     }
 }
 

@@ -25,7 +25,8 @@ pub mod transcript;
 
 pub use caller::{Caller, Class, ProjectId, TenantId};
 pub use chat::{
-    Chat, FieldNames, Form, Message, Part, Provenance, Role, ToolCall, ToolChoice, ToolDef, ToolHints, ToolOutcome,
+    BETWEEN_PARTS, Chat, FieldNames, Form, Message, Part, Provenance, Role, ToolCall, ToolChoice, ToolDef, ToolHints,
+    ToolOutcome,
 };
 pub use delta::{Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
 pub use embedding::{EmbedInput, EmbedRequest, Embeddings, Pooling};

@@ -124,6 +124,22 @@ fn reasoning_goes_where_the_template_wants_it() {
 }
 
 #[test]
+fn what_guards_judge_apart_is_read_apart_and_texts_go_on_from_each_other() {
+    let template = "{% for m in messages %}[{% if m.reasoning_content %}{{ m.reasoning_content }}{% endif %}]{{ m.content }}{% endfor %}";
+    let text = |text: &str| Part::Text(text.to_owned());
+    let refusal = |text: &str| Part::Refusal(text.to_owned());
+    let thought = |text: &str| Part::Reasoning(text.to_owned());
+    for (parts, expected) in [
+        (vec![text("write to john.roe@exa"), refusal("mple.com")], "[]write to john.roe@exa\n\nmple.com"),
+        (vec![refusal("a"), text("b"), text("c"), refusal("d"), refusal("e")], "[]a\n\nbc\n\nd\n\ne"),
+        (vec![text("a"), refusal(""), text("b"), text(""), refusal("c"), text("")], "[]ab\n\nc"),
+        (vec![refusal("a"), text(""), refusal("b"), thought("c"), thought("d")], "[c\n\nd]a\n\nb"),
+    ] {
+        assert_eq!(render(template, &[assistant(parts)], &[]).expect("renders"), expected);
+    }
+}
+
+#[test]
 fn the_developer_is_the_system_unless_the_template_knows_better() {
     let messages = [Message::text("m", Role::Developer, "x")];
     assert_eq!(render("{{ messages[0].role }}", &messages, &[]).expect("renders"), "system");

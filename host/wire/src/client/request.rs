@@ -4,7 +4,7 @@
 use crate::stream::tool_call;
 use crate::write::{float, list, optional_string, raw, string, uint, value};
 use bytes::{Bytes, BytesMut};
-use tidegate_types::{Chat, Form, Message, Part, ToolCall, ToolChoice, ToolDef, ToolOutcome};
+use tidegate_types::{BETWEEN_PARTS, Chat, Form, Message, Part, ToolCall, ToolChoice, ToolDef, ToolOutcome};
 
 /// Which field names the bound on generated tokens. Most servers know both; OpenAI's newer models refuse the
 /// old one, older servers do not know the new one.
@@ -229,7 +229,11 @@ fn write_message(out: &mut BytesMut, message: &Message, send_reasoning: bool) {
     }
     raw(out, r#","content":"#);
     write_content(out, message);
-    let texts = |pick: fn(&Part) -> Option<&str>| message.parts.iter().filter_map(pick).collect::<Vec<_>>().concat();
+    // Guards judge each of them alone.
+    let texts = |pick: fn(&Part) -> Option<&str>| {
+        let said = message.parts.iter().filter_map(pick).filter(|text| !text.is_empty());
+        said.collect::<Vec<_>>().join(BETWEEN_PARTS)
+    };
     let reasoning = texts(|part| if let Part::Reasoning(text) = part { Some(text) } else { None });
     if send_reasoning && !reasoning.is_empty() {
         raw(out, r#","reasoning_content":"#);

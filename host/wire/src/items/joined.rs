@@ -133,7 +133,8 @@ impl Said {
 
     /// What is pinned keeps the rest: without its outcome a call could not be said to a model, and no outcome without its call.
     fn messages(self) -> impl Iterator<Item = Message> {
-        let Self { message, outcomes, is_pinned } = self;
+        let Self { mut message, outcomes, is_pinned } = self;
+        message.join_neighbours();
         std::iter::once(message).chain(outcomes).map(move |mut message| {
             if let Some(n) = Transcript::earlier_index(&message.id).filter(|_| is_pinned) {
                 message.id = Transcript::pinned(n);

@@ -181,6 +181,20 @@ fn what_a_model_said_in_one_turn_is_one_message() {
     assert_eq!(joined(lonely).unwrap_err().param.as_deref(), Some("input"));
 }
 
+/// A model reads them as one text, so that is what guards judge; kept items stay what they are.
+#[test]
+fn what_a_model_thought_or_declined_in_several_pieces_is_one_part() {
+    let thought = |text: &str| json!({"type": "reasoning", "content": [{"type": "reasoning_text", "text": text}]});
+    let refusal = |text: &str| json!({"type": "refusal", "refusal": text});
+    let said = json!({"role": "assistant", "content": [refusal("john.roe@exa"), refusal("mple.com")]});
+    let items = read_text(&json!([thought("jane@exa"), thought("mple.com"), said]).to_string()).unwrap();
+    assert_eq!(items[2].parts.len(), 2);
+    let messages = joined(items).unwrap();
+    let parts = [Part::Reasoning("jane@example.com".into()), Part::Refusal("john.roe@example.com".into())];
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0].parts, parts);
+}
+
 /// As histories of reasoning models have them, and as callers do who say something while a tool runs.
 #[test]
 fn outcomes_are_put_behind_their_calls() {

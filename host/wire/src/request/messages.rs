@@ -119,7 +119,9 @@ fn read_message(index: usize, node: Node<'_>, at: &Path<'_>) -> Result<Message, 
         _ => read_content(fields.content.take(), &at.key("content"), &role)?,
     };
     fields.refuse_rest(at, &role)?;
-    Ok(Message { id: message_id(index), role, name, parts, provenance: None })
+    let mut message = Message { id: message_id(index), role, name, parts, provenance: None };
+    message.join_neighbours();
+    Ok(message)
 }
 
 /// `m0`, `m1`, ...; the first few without formatting.

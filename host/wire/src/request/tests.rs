@@ -305,6 +305,19 @@ fn messages_become_parts() {
     assert_eq!(list.iter().map(|m| m.id.as_str()).collect::<Vec<_>>(), ["m0", "m1", "m2", "m3", "m4"]);
 }
 
+/// A model reads them as one text, so that is what guards judge.
+#[test]
+fn refusals_beside_each_other_are_one_part() {
+    let refusal = |text: &str| json!({"type": "refusal", "refusal": text});
+    let text = json!({"type": "text", "text": "b"});
+    let read = messages(json!([
+        {"role": "assistant", "content": [refusal("jane@exa"), refusal("mple.com"), text, text, refusal("c")],
+            "refusal": "d", "reasoning_content": "hm"},
+    ]));
+    let [b, both] = [Part::Text("b".into()), Part::Refusal("jane@example.com".into())];
+    assert_eq!(read[0].parts, [Part::Reasoning("hm".into()), both, b.clone(), b, Part::Refusal("cd".into())]);
+}
+
 #[test]
 fn tools_are_read() {
     let tools = json!([{"type": "function", "function": {"name": "a-1", "description": "d", "strict": true,

@@ -54,3 +54,22 @@ async fn what_is_split_over_parts_of_a_message_is_redacted() {
     assert_eq!(answer.status, 200, "{:?}", answer.body);
     assert_eq!(asked(&service), "I am [email], [card]");
 }
+
+/// In what the model is told that it declined or thought before, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_split_over_refusals_or_reasoning_is_redacted() {
+    let (service, gateway) = behind_pii_guard().await;
+    let refusal = |text: &str| json!({"type": "refusal", "refusal": text});
+    let declined = json!([{"role": "user", "content": "Hi."},
+        {"role": "assistant", "content": [refusal("Write to jane@exam"), refusal("ple.com")], "refusal": ", please."}]);
+    let answer = gateway.chat(json!({"messages": declined})).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    assert_eq!(service.asked(CHAT).last().unwrap()["messages"][1]["refusal"], "Write to [email], please.");
+    let thought = |text: &str| json!({"type": "reasoning", "content": [{"type": "reasoning_text", "text": text}]});
+    let message = |role: &str, text: &str| json!({"type": "message", "role": role, "content": text});
+    let input = json!([message("user", "Hi."), thought("It is jane@exam"), thought("ple.com"), message("assistant", "Yes."),
+        message("user", "And?")]);
+    let answer = gateway.post("/v1/responses", &json!({"model": "tidegate-starter", "input": input})).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    assert_eq!(service.asked(CHAT).last().unwrap()["messages"][1]["reasoning_content"], "It is [email]");
+}

@@ -134,6 +134,27 @@ fn reasoning_stays_here_where_the_server_refuses_it() {
     assert_eq!(messages(false), without);
 }
 
+/// Such as a caller sends with text between, or a plugin puts.
+#[test]
+fn what_guards_judged_apart_is_written_apart() {
+    let mut chat = parse_chat(br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#).unwrap().chat;
+    let thought = |text: &str| Part::Reasoning(text.into());
+    let refused = |text: &str| Part::Refusal(text.into());
+    let parts = vec![
+        thought("a"),
+        refused("john.roe@exa"),
+        Part::Text("b".into()),
+        thought(""),
+        refused("mple.com"),
+        thought("c"),
+    ];
+    chat.messages.push(Message { id: "m1".into(), role: Role::Assistant, name: None, parts, provenance: None });
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap();
+    let expected = json!({"role": "assistant", "content": "b", "reasoning_content": "a\n\nc",
+        "refusal": "john.roe@exa\n\nmple.com"});
+    assert_eq!(written["messages"][1], expected);
+}
+
 /// Servers differ in how they are told that something is off, and an absent field is their own default.
 #[test]
 fn what_turns_a_limit_off_arrives_as_its_caller_wrote_it() {
