@@ -24,6 +24,8 @@ pub struct Asked {
     pub question: String,
     /// Digest of all the rest.
     pub context: String,
+    /// The model that is asked, as JSON.
+    pub model: String,
 }
 
 impl Asked {
@@ -42,6 +44,7 @@ impl Asked {
         if !may {
             return None;
         }
+        let model = param(prompt, "model")?.to_owned();
         let mut digest = Fields::default();
         digest.add(&config.generation);
         let is_remembered = prompt.params.iter().any(|(name, _)| name == MEMORIES);
@@ -65,7 +68,7 @@ impl Asked {
             digest.add(role(&message.role)).add(message.name.as_deref().unwrap_or_default());
             digest.list(&message.parts, |digest, part| is_known &= add_part(digest, part));
         });
-        is_known.then(|| Self { question, context: digest.end() })
+        is_known.then(|| Self { question, context: digest.end(), model })
     }
 
     /// The digest of all of it: the key of the exact answer.
@@ -83,8 +86,13 @@ pub fn digest(text: &str) -> String {
     digest.end()
 }
 
+/// A parameter, as JSON.
+fn param<'a>(prompt: &'a Prompt, wanted: &str) -> Option<&'a str> {
+    prompt.params.iter().find(|(name, _)| name == wanted).map(|(_, json)| json.as_str())
+}
+
 fn params_allow(config: &Config, prompt: &Prompt) -> bool {
-    let param = |wanted: &str| prompt.params.iter().find(|(name, _)| name == wanted).map(|(_, json)| json.as_str());
+    let param = |wanted: &str| param(prompt, wanted);
     let temperature = param("temperature").map_or(Some(DEFAULT_TEMPERATURE), |json| json.parse().ok());
     // A host that does not say which model is asked would mix the answers of all of them.
     param("model").is_some()

@@ -167,10 +167,10 @@ impl Memory for SemanticCache {
         Ok(Vec::new())
     }
 
-    /// Keeps an answer that came to its own end as the model gave it, past all guards, to the question as the guard saw it.
+    /// Keeps an answer that came to its own end as the model that was asked gave it, past all guards, to the question as the guard saw it.
     fn remember(&self, _: &Context, exchange: &Exchange) -> Result<Vec<Item>, Error> {
-        let says =
-            |name: &str, json: &str| exchange.attrs.iter().any(|(n, j)| (n.as_str(), j.as_str()) == (name, json));
+        let attr = |name: &str| exchange.attrs.iter().find(|(n, _)| n == name).map(|(_, json)| json.as_str());
+        let says = |name: &str, json: &str| attr(name) == Some(json);
         let is_whole = says("finish-reason", "\"stop\"") && !says("changed", "true") && !says("unjudged", "true");
         let (Some(note), [question, answer], true) = (Note::find(&exchange.attrs), &exchange.messages[..], is_whole)
         else {
@@ -178,7 +178,8 @@ impl Memory for SemanticCache {
         };
         let said = |of: &tidegate_plugin_sdk::Message| of.texts().map(|(_, text)| text).collect::<String>();
         let (question, answer) = (said(question), said(answer));
-        if digest(&question) != note.question || answer.is_empty() || answer.len() > self.0.max_answer_bytes {
+        let is_fit = digest(&question) == note.question && note.is_answered(attr("model"));
+        if !is_fit || answer.is_empty() || answer.len() > self.0.max_answer_bytes {
             return Ok(Vec::new());
         }
         match store::keep(&self.0, &note.key, &note.context, note.vector(), &answer) {

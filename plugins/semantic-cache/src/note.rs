@@ -7,6 +7,9 @@ use tidegate_plugin_sdk::Attrs;
 
 const NAME: &str = "semantic-cache/asked";
 
+/// The name by which a request leaves the model to routers, as JSON.
+const ROUTED: &str = "\"auto\"";
+
 /// A question that was not answered from the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Note {
@@ -16,6 +19,8 @@ pub struct Note {
     pub context: String,
     /// Digest of the question.
     pub question: String,
+    /// The model that was asked, as JSON.
+    model: String,
     /// Little-endian numbers in hexadecimal; empty for none.
     vector: String,
 }
@@ -25,7 +30,8 @@ impl Note {
     pub fn new(asked: &Asked, vector: Option<&[f32]>) -> Self {
         let numbers = vector.unwrap_or_default().iter();
         let vector = numbers.flat_map(|x| x.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
-        Self { key: asked.key(), context: asked.context.clone(), question: digest(&asked.question), vector }
+        let (context, model) = (asked.context.clone(), asked.model.clone());
+        Self { key: asked.key(), context, question: digest(&asked.question), model, vector }
     }
 
     /// As the host hands it on.
@@ -37,6 +43,12 @@ impl Note {
     pub fn find(attrs: &Attrs) -> Option<Self> {
         let (_, json) = attrs.iter().find(|(name, _)| name == NAME)?;
         serde_json::from_str(json).ok()
+    }
+
+    /// Whether an answer is of the model that was asked, or of one that was chosen for whoever left that open. Of one that stood in
+    /// it is no answer of the model's, and who may use the one may not use the other. A host that does not say has none.
+    pub fn is_answered(&self, by: Option<&str>) -> bool {
+        self.model == ROUTED || by.is_none_or(|by| by == self.model)
     }
 
     /// The question's vector.

@@ -85,6 +85,24 @@ fn an_answer_that_a_guard_changed_or_had_no_verdict_on_is_not_kept() {
     assert_eq!(asked(&cache, &by("p"), &prompt("When do you open?")).as_deref(), Ok("At nine."));
 }
 
+/// It is none of the model that was asked, and others who may ask that one may not ask this.
+#[test]
+fn an_answer_of_a_model_that_stood_in_is_not_kept() {
+    let cache: SemanticCache = plugin(r#"{"semantic":false}"#);
+    let kept = |model: &str, answers: &str| {
+        let question = format!("Do you speak {model} or {answers}?");
+        let mut prompt = prompt(&question);
+        prompt.params[0].1 = model.to_owned();
+        let mut attrs = asked(&cache, &by("p"), &prompt).unwrap_err();
+        attrs.push(("model".to_owned(), answers.to_owned()));
+        remember(&cache, &question, "I do.", "\"stop\"", attrs);
+        fake::counted("kept")
+    };
+    assert_eq!(kept("\"m\"", "\"other\""), 0);
+    assert_eq!(kept("\"m\"", "\"m\""), 1);
+    assert_eq!(kept("\"auto\"", "\"other\""), 2, "a router's choice");
+}
+
 #[test]
 fn the_same_request_and_one_that_means_the_same_get_the_same_answer() {
     embeds();

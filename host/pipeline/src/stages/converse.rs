@@ -169,6 +169,7 @@ impl Conversation {
             let is_unjudged = self.is_unjudged || self.pipeline.lets_pass(self.turn.request.chat.stream);
             let said = Said {
                 answer,
+                model: self.turn.model.name.clone(),
                 finish: self.finish.unwrap_or(FinishReason::Stop),
                 is_changed: self.is_changed || self.screen.redacted,
                 is_unjudged: is_unjudged || self.screen.unjudged,

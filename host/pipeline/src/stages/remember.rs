@@ -16,6 +16,8 @@ use tracing::Span;
 /// An answer as it has left.
 pub(super) struct Said {
     pub(super) answer: String,
+    /// Whose it is: another model may have stood in for the one that was asked.
+    pub(super) model: String,
     pub(super) finish: FinishReason,
     /// A guard has changed it.
     pub(super) is_changed: bool,
@@ -45,10 +47,10 @@ impl Pipeline {
         Ok(found.unwrap_or_default().into_iter().map(|item| known(&stage.name, item)).collect())
     }
 
-    /// Gives a question and its answer to every memory, in the config's order, on nobody's path. Each is told why the
-    /// answer ended, whether a guard changed it or had no verdict on it, and what its own prompt guard noted.
+    /// Gives a question and its answer to every memory, in the config's order, on nobody's path. Each is told whose the
+    /// answer is and why it ended, whether a guard changed it or had no verdict on it, and what its own prompt guard noted.
     pub(super) fn remember(self: &Arc<Self>, request: &Request, said: Said) {
-        let Said { answer, finish, is_changed, is_unjudged } = said;
+        let Said { answer, model, finish, is_changed, is_unjudged } = said;
         let Some(question) = request.question.clone() else { return };
         // What a memory is for may not be done; it is not even asked.
         if answer.is_empty() || request.cx.retention == Retention::Nothing {
@@ -59,7 +61,8 @@ impl Pipeline {
             let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
             for MemoryStage { stage, .. } in pipeline.memories_of(&cx.caller.scope) {
                 let call = cx.call(false, stage.wall);
-                let mut attrs = vec![("finish-reason".to_owned(), Value::from(finish.as_str()).to_string())];
+                let told = [("finish-reason", finish.as_str()), ("model", &model)];
+                let mut attrs = told.map(|(name, said)| (name.to_owned(), Value::from(said).to_string())).to_vec();
                 let flags =
                     [("changed", is_changed), ("unjudged", is_unjudged)].into_iter().filter(|(_, is_set)| *is_set);
                 attrs.extend(flags.map(|(name, _)| (name.to_owned(), "true".to_owned())));

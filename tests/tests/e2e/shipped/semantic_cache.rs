@@ -8,6 +8,8 @@ use crate::talk::until;
 use crate::usage::{clear_of_midnight, today_s};
 use hyper::Method;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidegate_tests::postgres::Database;
 use tidegate_tests::stand_in::{Said, StandIn, completion, embeddings, last_text};
@@ -121,6 +123,36 @@ async fn an_answer_that_a_guard_has_changed_is_given_to_nobody_again() {
             assert!(!is_hit(&gateway.chat(changed.clone()).await));
         }
     }
+}
+
+/// It is none of the model that was asked, and not everybody who may ask that one may ask this.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_a_model_that_stood_in_is_given_to_nobody_again() {
+    let service = server(embeddings).await;
+    let is_away = Arc::new(AtomicBool::new(true));
+    let away = Arc::clone(&is_away);
+    let asked = StandIn::start(move |_, body| match away.load(Ordering::SeqCst) {
+        true => Said::raw(503, "{}"),
+        false => completion(&format!("asked: {}", last_text(body))),
+    })
+    .await;
+    let more = "retry = { retries = 0 }\nbreaker = { failures = 1000 }\nfallbacks = [\"other\"]\n";
+    let model = format!("{}{more}", asked.model("tidegate-starter"));
+    let config = cached(&service, "").replace(&service.model("tidegate-starter"), &model);
+    let gateway = Gateway::start(&config).await;
+    let question = "When does the museum open?";
+    for n in 0..3 {
+        let answer = gateway.chat(ask(question)).await;
+        assert!(!is_hit(&answer) && answer.text().ends_with(&format!(": {question}")), "{}", answer.text());
+        assert_eq!(answer.json()["model"], "other");
+        // An answer of the model that is asked is kept: by then the one before is, or never will be.
+        let mut by_itself = ask(&format!("Where is number {n} then?"));
+        by_itself["model"] = "other".into();
+        learn(&gateway, by_itself).await;
+    }
+    is_away.store(false, Ordering::SeqCst);
+    let by_model = learn(&gateway, ask(question)).await.said;
+    assert!(by_model.iter().all(|said| said == &format!("asked: {question}")), "{by_model:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
