@@ -81,9 +81,14 @@ impl Pipeline {
     }
 }
 
-/// What the model calls a passage's source by: one line, of a length that leaves the passage the most of it.
-fn line(uri: &str) -> String {
-    uri.chars().filter(|c| !c.is_control()).take(MAX_NAME_CHARS).collect()
+/// What the model calls a passage's source by: one line, of a length that leaves the passage the most of it. A guard may have
+/// written in it.
+fn name_of(file: &str) -> String {
+    one_line(file).chars().take(MAX_NAME_CHARS).collect()
+}
+
+fn one_line(told: &str) -> String {
+    told.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// The last message of the user, which must be the last of all: a conversation that waits for tool results was
@@ -96,12 +101,13 @@ fn question(request: &Request) -> Option<(usize, String)> {
 }
 
 /// A retriever's passage as guards see it, and as it is cited: its text, and behind that what is told of its document, the `uri`
-/// (without one, the chunk's id) and the title. Whoever wrote that may have written names, too.
+/// (without one, the chunk's id) and the title. Whoever wrote that may have written names, too. Each is a line here already: a word
+/// that is whole only without its control characters is one that guards see.
 pub fn passage(plugin: &str, chunk: Chunk) -> (Message, Citation) {
     let citation = Citation {
         source: plugin.to_owned(),
-        file: chunk.uri.clone().unwrap_or_else(|| chunk.id.clone()),
-        title: chunk.title,
+        file: one_line(chunk.uri.as_deref().unwrap_or(&chunk.id)),
+        title: chunk.title.as_deref().map(one_line),
         bytes: chunk.origin.map(|span| (span.start, span.end)),
     };
     let told = [Some(&citation.file), citation.title.as_ref()].into_iter().flatten().cloned();
@@ -124,7 +130,7 @@ fn named(mut citation: Citation, passage: &mut Message) -> Citation {
     citation.title = told.next();
     drop(told);
     let is_file = passage.provenance.as_ref().is_some_and(|provenance| provenance.uri.is_some());
-    let name = line(&citation.file);
+    let name = name_of(&citation.file);
     if is_file && !name.is_empty() {
         passage.parts.insert(0, Part::Text(format!("[{name}] ")));
     }
@@ -149,6 +155,10 @@ mod tests {
         assert_eq!(read(None), "Kelso is a port.", "an id is a name for programs");
         assert_eq!(read(Some("a\n\nb\u{7f}")), "[ab] Kelso is a port.", "a name is one line");
         assert_eq!(read(Some("\n")), "Kelso is a port.");
+        let (uri, title) = (Some("jane@exa\nmple.com".to_owned()), Some("P\u{85}orts".to_owned()));
+        let chunk = Chunk { id: "c0".into(), text: "Kelso.".into(), uri, title, score: None, origin: None };
+        let seen = ["Kelso.", "jane@example.com", "Ports"].map(|text| Part::Text(text.to_owned()));
+        assert_eq!(passage("folder", chunk).0.parts, seen, "guards see what the model reads");
         assert_eq!(read(Some(&"é".repeat(300))).chars().count(), "[] Kelso is a port.".chars().count() + 200);
     }
 }
