@@ -66,7 +66,13 @@ impl Plugin for WordGuard {
             .setting(Setting::texts("patterns", &[], "Regular expressions"))
             .setting(Setting::switch("ignore_case", true, "Upper and lower case are the same"))
             .setting(Setting::switch("whole_words", true, "A word does not match inside of a longer one"))
-            .setting(Setting::integer("max_match_bytes", 256, 1, max, "Where `*`, `+` and `{n,}` end at the latest"))
+            .setting(Setting::integer(
+                "max_match_bytes",
+                256,
+                1,
+                max,
+                "The longest match of a pattern; `*`, `+` and `{n,}` end there",
+            ))
             .setting(Setting::text("replacement", "[redacted]", "What stands in a match's place"))
             .setting(Setting::text("message", MESSAGE, "What the client reads when a request is blocked"))
             .settings(ScreenConfig::settings())

@@ -32,8 +32,8 @@ impl Pattern {
     /// Reads an expression whose matches have at most `max_bytes`.
     ///
     /// # Errors
-    /// What is wrong or not supported, and where; an expression that matches the empty text, or only text that is
-    /// longer than `max_bytes`.
+    /// What is wrong or not supported, and where; an expression that matches the empty text, only text that is longer than
+    /// `max_bytes`, or, but for repetition without an end, any such text: it would be cut there.
     pub fn new(text: &str, ignore_case: bool, max_bytes: usize) -> Result<Self, String> {
         let tree = parse::parse(text)?;
         let shortest = tree.min_bytes(ignore_case);
@@ -44,6 +44,12 @@ impl Pattern {
             return Err(format!("its shortest match has {shortest} bytes; `max_match_bytes` is {max_bytes}"));
         }
         let program = Program::compile(&tree, ignore_case)?;
+        if let Some(longest) = tree.max_bytes().filter(|longest| *longest > max_bytes) {
+            return Err(format!(
+                "its longest match has {longest} bytes; `max_match_bytes` is {max_bytes}: raise that, or leave the repetition open \
+                 (`{{n,}}`), which ends there"
+            ));
+        }
         let ways = RefCell::new((program.ways(), program.ways()));
         Ok(Self { program, max_bytes, ways, ahead: RefCell::default(), wasted: Cell::new(0) })
     }

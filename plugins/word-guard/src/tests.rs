@@ -152,7 +152,7 @@ proptest! {
         block in any::<bool>(),
     ) {
         let action = if block { "block" } else { "redact" };
-        let more = format!(r#","whole_words":{whole_words},"action":"{action}","max_match_bytes":24}}"#);
+        let more = format!(r#","whole_words":{whole_words},"action":"{action}","max_match_bytes":28}}"#);
         let guard = plugin::<WordGuard>(&CONFIG.replace('}', "\u{1}").replacen('\u{1}', "}", 1).replace('\u{1}', &more));
         for channel in [Channel::Text, Channel::ToolArguments("c1".into())] {
             let host = Host { channel, ..Host::default() };

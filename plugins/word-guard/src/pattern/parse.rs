@@ -63,6 +63,19 @@ impl Tree {
             Self::Repeat { tree, min, .. } => of(tree).saturating_mul(*min),
         }
     }
+
+    /// Bytes of the longest match that goes through no repetition without an end; `None` where every one does.
+    pub(super) fn max_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Empty | Self::Border => Some(0),
+            Self::One(class) => Some(class.max_bytes()),
+            Self::Sequence(trees) => {
+                trees.iter().map(Self::max_bytes).try_fold(0, |sum: usize, more| Some(sum.saturating_add(more?)))
+            }
+            Self::Either(trees) => trees.iter().filter_map(Self::max_bytes).max(),
+            Self::Repeat { tree, max, .. } => Some(tree.max_bytes()?.saturating_mul((*max)?)),
+        }
+    }
 }
 
 struct Parser<'a> {
@@ -247,6 +260,9 @@ impl Parser<'_> {
     }
 }
 
+/// Of white space, as Unicode has it.
+const MAX_SPACE_BYTES: usize = '\u{3000}'.len_utf8();
+
 /// Latin letters of three bytes, some of which are of two in the other case.
 const SHORTER_IN_OTHER_CASE: [(char, char); 2] = [('\u{2c60}', '\u{2c7f}'), ('\u{a720}', '\u{a7ff}')];
 
@@ -262,6 +278,14 @@ impl Class {
             if is_shorter { low.len_utf8().min(2) } else { low.len_utf8() }
         };
         self.ranges.iter().map(len).min().unwrap_or(1)
+    }
+
+    /// Bytes of the longest character, as it is written. In another case one may have more, which few texts have: the Kelvin sign is
+    /// a `k`.
+    fn max_bytes(&self) -> usize {
+        let len = |kind: &Kind| if *kind == Kind::Space(true) { MAX_SPACE_BYTES } else { char::MAX.len_utf8() };
+        let named = self.kinds.iter().map(len).chain(self.is_negated.then_some(char::MAX.len_utf8()));
+        named.chain(self.ranges.iter().map(|(_, high)| high.len_utf8())).max().unwrap_or(1)
     }
 
     fn of(c: char) -> Self {

@@ -144,6 +144,27 @@ fn no_character_of_a_class_has_fewer_bytes_than_is_counted() {
 }
 
 #[test]
+fn no_character_of_a_class_has_more_bytes_than_is_counted() {
+    let max_bytes = |text: &str| parse::parse(text).unwrap().max_bytes();
+    let spaces = ('\0'..=char::MAX).filter(|c| c.is_whitespace()).map(char::len_utf8).max();
+    assert_eq!(max_bytes(r"\s"), spaces);
+    assert_eq!(
+        ["a", "я", "[a-令]", "[^a]", r"\d", r"[\sa]", r"\S", "."].map(max_bytes),
+        [1, 2, 3, 4, 4, 3, 4, 4].map(Some)
+    );
+    for (text, expected) in [
+        (r"\ba{2,5}b?\b", Some(6)),
+        ("(?:ab|c{7}|d*){0,3}", Some(21)),
+        ("a|b+", Some(1)),
+        ("a{3,}", None),
+        ("a+b|c*d{9}", None),
+        ("x(?:a+)?", None),
+    ] {
+        assert_eq!(max_bytes(text), expected, "{text}");
+    }
+}
+
+#[test]
 fn what_is_not_supported_is_refused_by_name() {
     let check = |pattern: &str, expected: &str| {
         let Err(problem) = Pattern::new(pattern, true, 64) else { panic!("{pattern} was accepted") };
@@ -173,6 +194,10 @@ fn what_is_not_supported_is_refused_by_name() {
     check("[а-я]{33}", "shortest match has 66 bytes");
     check("令{22}", "shortest match has 66 bytes");
     check("((a{400}){400})", "shortest match");
+    check("a{1,65}", "longest match has 65 bytes; `max_match_bytes` is 64: raise that");
+    check(r"id \d{1,16}", "longest match has 67 bytes");
+    check("b+|a{0,60}.{2}", "longest match has 68 bytes");
+    check(&format!("a|{}", "b".repeat(65)), "longest match has 65 bytes");
     check("((a{0,400}){0,400}b)", "too large");
     check(&"(".repeat(40), "nested");
 }

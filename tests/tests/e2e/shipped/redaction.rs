@@ -67,8 +67,13 @@ async fn what_is_split_over_refusals_or_reasoning_is_redacted() {
     assert_eq!(service.asked(CHAT).last().unwrap()["messages"][1]["refusal"], "Write to [email], please.");
     let thought = |text: &str| json!({"type": "reasoning", "content": [{"type": "reasoning_text", "text": text}]});
     let message = |role: &str, text: &str| json!({"type": "message", "role": role, "content": text});
-    let input = json!([message("user", "Hi."), thought("It is jane@exam"), thought("ple.com"), message("assistant", "Yes."),
-        message("user", "And?")]);
+    let input = json!([
+        message("user", "Hi."),
+        thought("It is jane@exam"),
+        thought("ple.com"),
+        message("assistant", "Yes."),
+        message("user", "And?")
+    ]);
     let answer = gateway.post("/v1/responses", &json!({"model": "tidegate-starter", "input": input})).await;
     assert_eq!(answer.status, 200, "{:?}", answer.body);
     assert_eq!(service.asked(CHAT).last().unwrap()["messages"][1]["reasoning_content"], "It is [email]");
