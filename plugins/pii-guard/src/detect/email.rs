@@ -1,6 +1,7 @@
 //! E-mail addresses: a local part of at most 128 bytes, `@`, a domain of at most 255 bytes with at least one dot
 //! and a last label of letters (RFC 5321's limits, the local part doubled for letters outside ASCII).
 
+use super::visible::is_accent;
 use tidegate_plugin_sdk::scan::{Place, Step};
 
 const MAX_LOCAL_BYTES: usize = 128;
@@ -40,9 +41,11 @@ const NO_DOMAINS: [&str; 20] = [
 ];
 
 /// Letters of the scripts that names are written in without spaces between words being rare: Latin, Greek,
-/// Cyrillic, Armenian. In Chinese text an address stands right beside other characters.
+/// Cyrillic, Armenian. In Chinese text an address stands right beside other characters. Some accents that stand apart count as letters
+/// in Unicode; here they are not seen.
 pub(super) fn is_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_' || (('\u{c0}'..'\u{590}').contains(&c) && c.is_alphabetic())
+    let is_other = ('\u{c0}'..'\u{590}').contains(&c) && !is_accent(c);
+    c.is_ascii_alphanumeric() || c == '_' || (is_other && c.is_alphabetic())
 }
 
 /// Of ASCII, what belongs to a name, a local part, a domain: a bit each.

@@ -15,7 +15,8 @@ use tidegate_plugin_sdk::Prefilter;
 ///   all that may stand between them: `2026-11-27` leaves, and about `2026-11-27 10` the guard is asked.
 /// - Letters right behind a digit belong to one word with it, in which nothing begins.
 /// - An `@` at the start is part of no address.
-/// - What is invisible may stand within all that is looked for, and is passed only where nothing has begun.
+/// - What is invisible may stand within all that is looked for, and is passed only where nothing has begun. So may an accent, but behind
+///   letters, as accents stand, it makes another letter of the last one: no digit is passed in that word, with or without it.
 pub fn prefilter() -> Prefilter {
     let within = [("letters", "word"), ("other letters", "word"), ("signs", "sign")];
     let next = [("dots", "dotted"), ("parentheses", "opened")];
@@ -24,25 +25,31 @@ pub fn prefilter() -> Prefilter {
     let letters = |next: &'static str, digit: &'static str, hyphen: &'static str| {
         [&[("letters", next), ("digits", digit), ("hyphens", hyphen)], &within[1..], &ended].concat()
     };
+    let accents = ("accents", "word");
+    let accented = |letters: Vec<(&'static str, &'static str)>| [letters, vec![accents]].concat();
     let words = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
         .state(
             "start",
-            &[&letters("a letter", NUMBERS[0], "opened")[..], &[("ats", "word"), ("invisible", "start")]].concat(),
+            &[
+                &letters("a letter", NUMBERS[0], "opened")[..],
+                &[("ats", "word"), ("invisible", "start"), ("accents", "start")],
+            ]
+            .concat(),
         )
         // Behind a `(`, or one `-` at the start.
         .state("opened", &letters("a letter", NUMBERS[0], "dashes"))
         .state("dashes", &[&[("hyphens", "dashes")], &ends[..]].concat())
         .state("dotted", &letters("a letter", NUMBERS[0], "hyphen"))
-        .state("a letter", &letters("two letters", "mixed", "hyphen"))
-        .state("two letters", &letters("letters", "check digit", "hyphen"))
-        .state("letters", &letters("letters", "mixed", "hyphen"))
+        .state("a letter", &accented(letters("two letters", "mixed", "hyphen")))
+        .state("two letters", &accented(letters("letters", "check digit", "hyphen")))
+        .state("letters", &accented(letters("letters", "mixed", "hyphen")))
         .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &ended[..]].concat())
         .state("check digit", &[&[("letters", "mixed")], &ended[..]].concat())
         .state("ordinal", &letters("ordinal", "ordinal", "hyphen"))
         .state("hyphen", &[&within[..], &[("digits", "-1")], &ended].concat())
         .state("-1", &[&[("digits", "-12")], &ended[..]].concat())
         .state("-12", &ended)
-        .state("word", &[&within[..], &[("hyphens", "joined")], &ended].concat())
+        .state("word", &[&within[..], &[("hyphens", "joined"), accents], &ended].concat())
         // No parenthesis: `+(49) ...` may be a phone number.
         .state("sign", &[&within[..], &[("dots", "dotted"), ("hyphens", "joined")], &ends].concat())
         // Behind a sign after which a digit or another such sign may belong to what was before.
@@ -105,6 +112,8 @@ const INVISIBLE: [&str; 17] = [
     "\u{1d173}\u{1d17a}",
     "\u{e0000}\u{e0fff}",
 ];
+/// Accents that stand apart from their letters, but for one that is invisible besides.
+const ACCENTS: [&str; 2] = ["\u{300}\u{34e}", "\u{350}\u{36f}"];
 /// What groups of numbers may have between them in print.
 const TYPESET: [&str; 9] = [
     "\u{a0}",
@@ -118,14 +127,11 @@ const TYPESET: [&str; 9] = [
     "\u{fe63}",
 ];
 /// Of the rest what is no letter of a name: most other scripts, signs, pictures.
-const OTHERS: [&str; 41] = [
+const OTHERS: [&str; 38] = [
     "\u{a1}\u{ac}",
     "\u{ae}\u{bf}",
     "\u{d7}",
     "\u{f7}",
-    "\u{300}\u{344}",
-    "\u{346}\u{34e}",
-    "\u{350}\u{362}",
     "\u{590}\u{61b}",
     "\u{61d}\u{65f}",
     "\u{66a}\u{6ef}",
@@ -188,6 +194,7 @@ fn classes(prefilter: Prefilter) -> Prefilter {
         .class("hyphens", ["-", "\u{ff0d}"])
         .class("parentheses", ["(", "\u{ff08}"])
         .class("invisible", INVISIBLE)
+        .class("accents", ACCENTS)
         .class("separators", SEPARATORS)
         .class("typeset", TYPESET)
         .class("ends", ENDS)
@@ -208,7 +215,7 @@ mod tests {
             };
             if visible::is_set(c) {
                 let Some(plain) = visible::seen(c) else {
-                    assert!(is_of(&INVISIBLE), "{c:?}");
+                    assert!(is_of(&INVISIBLE) != is_of(&ACCENTS), "{c:?}");
                     continue;
                 };
                 for before in ["", "a", "ab", "1", "1 ", "."] {
@@ -223,7 +230,7 @@ mod tests {
             assert_eq!(is_of(&SEPARATORS), c.is_ascii() && goes_on(&[c as u8]), "{c:?}");
             assert!(!is_of(&OTHER_LETTERS) || !c.is_ascii() && is_name, "{c:?}");
             assert!(!is_of(&OTHERS) || !c.is_ascii() && !is_name && !is_typeset, "{c:?}");
-            assert!(!is_of(&INVISIBLE), "{c:?}");
+            assert!(!is_of(&INVISIBLE) && !is_of(&ACCENTS), "{c:?}");
         }
     }
 
@@ -258,6 +265,10 @@ mod tests {
             ("1 234 567, 192.168.1.1, ", "1 234 567, 192.168.1.1, "),
             ("a 1 2 3 ", "a "),
             ("２０２４年，ＡＢＣ，第１０章（见下） ", "２０２４年，ＡＢＣ，第１０章（见下） "),
+            (
+                "e\u{301}le\u{300}ve, e\u{323}\u{302} a\u{300}: (u\u{308}) re\u{301}-e\u{301}lu. ",
+                "e\u{301}le\u{300}ve, e\u{323}\u{302} a\u{300}: (u\u{308}) re\u{301}-e\u{301}lu. ",
+            ),
             ("👩\u{200d}💻 ❤\u{fe0f} می\u{200c}خواهم, ", "👩\u{200d}💻 ❤\u{fe0f} می\u{200c}خواهم, "),
         ] {
             assert_eq!(prefilter().through(text), Some(through.len()), "{text}");
@@ -300,6 +311,14 @@ mod tests {
             "1 (.5",
             "jane\u{ff20}",
             "jane\u{200b}roe",
+            "jane\u{301}@",
+            "e\u{301}8",
+            "d\u{301}e89",
+            "xoxb\u{301}-abcdefg-1",
+            "4\u{336}1",
+            "ab1\u{301}",
+            "-\u{301}",
+            "(\u{301}",
             "4111\u{200d}",
             "４１１１１１１１１",
             "٤١١١١١١١١",
@@ -325,8 +344,8 @@ mod tests {
         /// Numbers in groups of all kinds, with what may make more or less of them before, between and behind.
         #[test]
         fn nothing_that_is_found_begins_in_what_leaves(
-            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|[a-zé年]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}]?[ ./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
-                     [-a-z,: \n@\u{ff20}ｅ\u{200b}]{0,3}(x\\.io)?){1,3}",
+            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|[a-zé年\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ ./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
+                     [-a-z,: \n@\u{ff20}ｅ\u{200b}\u{301}]{0,3}(x\\.io)?){1,3}",
         ) {
             let (found, prefilter) = (find_all(&Detector::new(Kind::ALL.to_vec()), &text), prefilter());
             let first = found.first().map_or(text.len(), |find| find.range.start);

@@ -1,5 +1,6 @@
 //! Text as its reader sees it: digits and letters of full width are those of the keyboard, digits of other scripts are digits, and
-//! what is invisible is not there. Detectors know the keyboard's characters, so they look at a copy that has those.
+//! what is invisible is not there, nor is an accent that stands apart from its letter (NFD). Detectors know the keyboard's characters,
+//! so they look at a copy that has those.
 
 use super::{Kind, MAX_HELD_BYTES, is_word};
 use std::cell::RefCell;
@@ -78,12 +79,15 @@ impl Copied {
         };
         // Up to the last character that is seen.
         let own = |len: usize| self.marks[self.marks.partition_point(|(_, copied)| *copied < start + len)].0 - from;
+        // And with its accents. A key has none, and may be told in pieces, each before the next is there.
+        let with_accents = |len: usize| own(len) + accents(&at.rest[own(len)..near]);
         match step {
             Step::Skip(len) => Step::Skip(own(len)),
             // Of a key more may follow there.
             Step::Match { len, rule } if is_cut && start + len == end && rule == Kind::ApiKey as usize => {
                 Step::Open { len: own(len), rule }
             }
+            Step::Match { len, rule } if rule < Kind::ApiKey as usize => Step::Match { len: with_accents(len), rule },
             Step::Match { len, rule } => Step::Match { len: own(len), rule },
             Step::Open { len, rule } => Step::Open { len: own(len), rule },
             step => step,
@@ -97,12 +101,23 @@ fn begins_nothing(before: Option<char>, near: &str) -> bool {
     first.is_none_or(|first| is_word(first) && before.is_some_and(is_word))
 }
 
+/// Bytes of the accents at the start.
+fn accents(text: &str) -> usize {
+    text.chars().take_while(|c| is_accent(*c)).map(char::len_utf8).sum()
+}
+
+/// Whether a character is a mark of the letter before it, as decomposed text has them (Unicode's block of combining diacritical marks).
+pub(super) fn is_accent(c: char) -> bool {
+    matches!(c, '\u{300}'..='\u{36f}')
+}
+
 /// Whether a character is seen as another one, or not at all.
 pub(super) fn is_set(c: char) -> bool {
     !c.is_ascii() && seen(c) != Some(c)
 }
 
-/// The keyboard's character for one that looks like it, as far as numbers and addresses have it; `None` for what is invisible.
+/// The keyboard's character for one that looks like it, as far as numbers and addresses have it; `None` for what is invisible, and for
+/// accents: a letter without them is one of the same word.
 pub(super) fn seen(c: char) -> Option<char> {
     match c {
         '\0'..='\u{ac}' => Some(c),
@@ -115,7 +130,7 @@ pub(super) fn seen(c: char) -> Option<char> {
         | '\u{ff20}'..='\u{ff3a}'
         | '\u{ff3f}'
         | '\u{ff41}'..='\u{ff5a}' => char::from_u32(u32::from(c) - 0xfee0),
-        c if is_ignorable(c) => None,
+        c if is_accent(c) || is_ignorable(c) => None,
         // Digits of Arabic, Persian, Hindi, Bengali and Thai, and those of mathematics.
         '\u{660}'..='\u{669}' => digit(c, 0x660),
         '\u{6f0}'..='\u{6f9}' => digit(c, 0x6f0),
@@ -191,6 +206,40 @@ mod tests {
                 }
                 let far = text.replace('|', &invisible.to_string().repeat(400));
                 assert_eq!(found(kind, &far).len(), 0, "too far apart");
+            }
+        }
+    }
+
+    /// `é` as `e` and an accent.
+    fn apart(text: &str) -> String {
+        let apart = |c: char| match c {
+            'é' => "e\u{301}".to_owned(),
+            'ü' => "u\u{308}".to_owned(),
+            'ệ' => "e\u{323}\u{302}".to_owned(),
+            c => c.to_string(),
+        };
+        text.chars().map(apart).collect()
+    }
+
+    #[test]
+    fn accents_apart_from_their_letters_hide_nothing() {
+        for address in ["jane@müller.de", "jürgen@example.com", "rené@café.example", "ệ@việt.vn", "jane@example.comé"]
+        {
+            let set = apart(address);
+            for around in ["", " ", "是", ", "] {
+                let text = format!("{around}{set}{around}");
+                assert_eq!(found(Kind::Email, &text), [&set], "{text}");
+                assert_eq!(found(Kind::Email, &format!("\u{301}{text}é")).len(), 1, "{text}");
+            }
+            // Accents are part of what is found: none is left alone.
+            assert_eq!(found(Kind::Email, &format!("{set}\u{301}\u{345}.")), [format!("{set}\u{301}\u{345}")]);
+        }
+        let struck: String = "415-555-2671".chars().flat_map(|c| [c, '\u{336}']).collect();
+        assert_eq!(found(Kind::Phone, &format!("Call {struck} now.")), [struck]);
+        for text in ["Élève, été, dé 4111111111111112", "Tiếng Việt có nhiều dấu: à, ệ, ữ", "né 12, là-bas 3"]
+        {
+            for kind in Kind::ALL {
+                assert_eq!(found(kind, &apart(text)), [""; 0], "{text}");
             }
         }
     }
