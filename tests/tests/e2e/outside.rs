@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use tidegate::config::Config;
 use tidegate::outside::http::PluginHttp;
 use tidegate::outside::models::KnownModels;
-use tidegate_sandbox::stage::{CallContext, Grants, HttpGrant, Limits, ModelGrant, Prompt, SecretGrant, VectorAccess};
+use tidegate_sandbox::stage::{
+    CallContext, CallError, Grants, HttpGrant, Limits, ModelGrant, Prompt, SecretGrant, VectorAccess,
+};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_tests::stand_in::{Said, StandIn, completion};
 use tidegate_tests::{Gateway, ask};
@@ -188,6 +190,11 @@ async fn a_slow_service_behind_a_guard_serves_hundreds_of_calls_at_once() {
 /// Calls a function of the guest's as a model does, and gives what the model is told: client, model, guest, host and back.
 /// The guest may reach `service`, and its model `small` is the one that calls it.
 async fn told(function: &str, arguments: &str, service: &str) -> (String, StandIn) {
+    told_by(function, arguments, &guarded_by("", service, "")).await
+}
+
+/// The same, where the guest has that config.
+async fn told_by(function: &str, arguments: &str, config: &str) -> (String, StandIn) {
     let (call, words) = (function.to_owned(), serde_json::Value::from(arguments).to_string());
     let upstream = StandIn::start(move |_, body| match body["messages"][0]["content"].as_str() {
         Some("hello there") => completion("It is known."),
@@ -195,8 +202,8 @@ async fn told(function: &str, arguments: &str, service: &str) -> (String, StandI
         _ => whole(&calls(&call, &words), "tool_calls", 10, 8),
     })
     .await;
-    let config = guarded_by("", service, "").replace("prompt-guard", "tool-provider");
-    let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &config)).await;
+    let config = upstream.model("tidegate-starter") + &config.replace("prompt-guard", "tool-provider");
+    let gateway = Gateway::start(&config).await;
     assert_eq!(gateway.chat(ask("Hello!")).await.text(), "Done.");
     let messages = upstream.asked(CHAT).pop().unwrap()["messages"].clone();
     (messages[2]["content"].as_str().unwrap().to_owned(), upstream)
@@ -229,6 +236,52 @@ async fn a_secret_reaches_the_service_and_never_the_model() {
     let (said, _) = told("secret", &arguments, &service.http_grant()).await;
     assert_eq!(said, "200 [secret]");
     assert_eq!(service.authorizations("/secret"), [format!("Bearer {secret}")]);
+}
+
+/// A plugin chooses where its requests go, and the operator which of them may have the secret.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_goes_to_the_origins_of_its_grant_and_to_no_other_that_the_plugin_may_reach() {
+    let [mine, other] = [
+        StandIn::start(|_, _| Said::raw(200, "reached")).await,
+        StandIn::start(|_, _| Said::raw(200, "reached")).await,
+    ];
+    let http = mine.http_grant().replace(&mine.origin(), &format!("{}\", \"{}", mine.origin(), other.origin()));
+    let placed = format!("key = {{ env = \"PATH\", origins = [\"{}\"] }}", mine.origin());
+    let config = guarded_by("", &http, "").replace("key = \"PATH\"", &placed);
+    let with_secret = |service: &StandIn| format!("{}/secret authorization key", service.origin());
+    let (said, _) = told_by("secret", &with_secret(&mine), &config).await;
+    let secret = std::env::var("PATH").unwrap();
+    assert_eq!(
+        (said.as_str(), mine.authorizations("/secret")),
+        ("200 reached", vec![format!("Bearer {secret}").into()])
+    );
+    let (said, _) = told_by("secret", &with_secret(&other), &config).await;
+    assert_eq!((said.contains("reached"), other.asked("/secret").len()), (false, 0), "{said}");
+    let (said, _) = told_by("get-all", &format!("{}/open", other.origin()), &config).await;
+    assert_eq!((said.as_str(), other.asked("/open").len()), ("200 reached", 1), "without a secret it may");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_is_told_that_a_secret_is_not_for_that_origin() {
+    let [mine, other] = [webhook("200 OK").await, webhook("200 OK").await];
+    let [origin, elsewhere] = [&mine, &other].map(|service| format!("http://{}", service.address));
+    let networks = vec!["127.0.0.1/32".into()];
+    let http = HttpGrant { networks, ..HttpGrant::new([origin.clone(), elsewhere.clone()]) };
+    let secret = SecretGrant { origins: vec![origin.clone()], ..SecretGrant::new("hunter22") };
+    let plugin = load(Grants { secrets: [("key".to_owned(), secret)].into(), ..grants(http) }, "");
+    let send = async |to: &str| {
+        let arguments = format!("{to}/x authorization key");
+        let call = ToolCall { id: "c".into(), name: "secret".into(), arguments };
+        plugin.call_tool(&call_context(), &call).await
+    };
+    assert_eq!(send(&origin).await.unwrap().content, "200 ");
+    match send(&elsewhere).await {
+        Err(CallError::Plugin { case: "denied", message, .. }) => {
+            assert_eq!(message, "a secret of the request is not granted for that origin");
+        }
+        told => panic!("{told:?}"),
+    }
+    assert_eq!([mine, other].map(|service| service.reached.load(Ordering::SeqCst)), [1, 0]);
 }
 
 /// What a tenant may not use it has no part of, in a header neither.
