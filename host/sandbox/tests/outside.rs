@@ -132,8 +132,21 @@ async fn requests_reach_the_hosts_client_with_secrets_that_the_guest_never_sees(
     is(run(&plugin, "acme", "secret", "https://a.example/x x-request-id key").await, "denied");
     is(run(&plugin, "acme", "header", "https://a.example/x Host b.example").await, "invalid-input");
     is(run(&plugin, "acme", "get", &format!("https://a.example/{}", "x".repeat(9000))).await, "invalid-input");
+    assert_eq!(outside.0.lock().len(), 2, "none of those was sent");
     let both = run(&plugin, "acme", "get-all", "https://a.example/1 https://a.example/2").await.unwrap();
     assert_eq!(both, "200 GET https://a.example/1 []|200 GET https://a.example/2 []");
+}
+
+/// In an answer that comes encoded, or in parts, nobody would see a secret; also where the request itself has none.
+#[tokio::test]
+async fn a_plugin_that_has_secrets_asks_for_no_encoded_answer_and_no_part_of_one() {
+    let outside = Outside::default();
+    let plugin = reaches(&sandbox(&outside), grants());
+    for header in ["range bytes=0-1", "Accept-Encoding gzip"] {
+        is(run(&plugin, "acme", "header", &format!("https://a.example/x {header}")).await, "invalid-input");
+    }
+    assert_eq!(outside.0.lock().len(), 0, "nothing was sent");
+    run(&plugin, "acme", "header", "https://a.example/x x-own 1").await.unwrap();
 }
 
 /// An address within is told to the operator alone, within what a call may log.
