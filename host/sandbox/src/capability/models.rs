@@ -198,3 +198,49 @@ fn reply(reply: ModelReply) -> wit::Reply {
     let message = wit_types::MessageResult { id: "reply".into(), role, name: None, parts, attrs: Vec::new() };
     wit::Reply { message, finish_reason, usage }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blueprint::Blueprint;
+    use crate::capability::Namespace;
+    use crate::plugin::tests::{load, parts};
+    use crate::sandbox::Snapshot;
+    use crate::stage::{Grants, ModelGrant};
+    use tidegate_types::TenantId;
+
+    /// A message with an image that is there.
+    fn image(url: &str) -> wit_types::MessageResult {
+        let body = serde_json::json!({"type": "image_url", "image_url": {"url": url}}).to_string();
+        let parts = vec![wit_types::PartResult::Opaque(wit_types::OpaquePartResult { kind: "image_url".into(), body })];
+        let role = wit_types::RoleResult::User;
+        wit_types::MessageResult { id: "m0".into(), role, name: None, parts, attrs: Vec::new() }
+    }
+
+    /// What a plugin sees could leave by the address, with whoever fetches what is there.
+    #[tokio::test]
+    async fn a_model_is_told_an_address_where_what_the_plugin_sees_may_leave_and_not_by_its_grant_alone() {
+        const FAR: &str = "https://a.example/?q=secret";
+        let plugin = load(1, Snapshot::Never).unwrap();
+        let (core, blueprint) = parts(&plugin);
+        for (content, url, is_asked) in
+            [(false, FAR, false), (true, FAR, true), (false, "data:image/png;base64,AA", true)]
+        {
+            let models = [("small".to_owned(), ModelGrant { model: "tiny".into() })].into();
+            let grants = Grants { content, models, ..Grants::default() };
+            let blueprint = Arc::new(Blueprint { grants, ..Blueprint::clone(blueprint) });
+            let (tenant, kv, registry) = (TenantId::new("a"), core.config.kv.clone(), core.registry.clone());
+            let mut state = blueprint.serving_state(Namespace::of_tenant("p", tenant.clone()), kv, registry, tenant);
+            (state.caller, state.request) = (Some(Arc::new(Caller::local())), Some(RequestId::new("r")));
+            let answer = wit::Host::complete(&mut state, "small".into(), vec![image(url)], String::new()).await;
+            match answer.unwrap() {
+                // What the model's place says, which this host leaves empty.
+                Err(wit::Error::Unsupported(_)) => assert!(is_asked, "{url}"),
+                Err(wit::Error::InvalidInput(why)) => {
+                    assert!(!is_asked && why.contains("or be granted `content`"), "{url}: {why}");
+                }
+                other => panic!("{url}: {other:?}"),
+            }
+        }
+    }
+}
