@@ -250,7 +250,7 @@ async fn the_stages_after_generation_of_0_1_0_are_called_as_they_were() {
     }
 }
 
-fn summary() -> Summary<'static> {
+pub fn summary() -> Summary<'static> {
     static FINDINGS: std::sync::LazyLock<[Finding; 1]> = std::sync::LazyLock::new(|| {
         [Finding {
             category: "x-test:flag".into(),

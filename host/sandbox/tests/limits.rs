@@ -1,9 +1,10 @@
 //! One guest per way to misbehave. Each ends in the error that says what it did, its instance is gone, and the next
 //! call, like every other plugin, goes on as if nothing had been.
 
+use crate::frozen::summary;
 use crate::support::{by, ctx, inspect, load, logged, shared, small, spec};
 use std::time::{Duration, Instant};
-use tidegate_sandbox::stage::{Action, CallError, Limits, Verdict};
+use tidegate_sandbox::stage::{Action, CallError, Limits, StageKind, Verdict};
 use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
 
 /// The guest with limits of its own.
@@ -25,6 +26,27 @@ async fn an_endless_loop_ends_at_the_cpu_limit() {
     let limit = Duration::from_millis(20);
     assert_eq!(error, CallError::Deadline { plugin: "loops".into(), clock: "cpu", limit });
     allows(&plugin, "go on").await;
+}
+
+/// A plugin has its time by the stage in which it is called, and the usual where that has none of its own.
+#[tokio::test]
+async fn each_kind_of_stage_has_its_own_cpu_time() {
+    let ms = Duration::from_millis;
+    let mut spec = spec("honest");
+    spec.config = serde_json::json!({"linger": "observer"});
+    spec.limits.cpu = ms(30);
+    for (stage_cpu, expected) in [
+        (vec![(StageKind::PromptGuard, ms(20)), (StageKind::Observer, ms(40))], [ms(20), ms(40)]),
+        (vec![(StageKind::Observer, ms(10))], [ms(30), ms(10)]),
+    ] {
+        spec.limits.stage_cpu = stage_cpu.into_iter().collect();
+        let plugin = shared().load(spec.clone()).unwrap();
+        let [asked, told] =
+            [inspect(&plugin, &ctx(), "loop").await.map(drop), plugin.on_complete(&ctx(), summary()).await];
+        for (ended, limit) in [asked, told].into_iter().zip(expected) {
+            assert_eq!(ended, Err(CallError::Deadline { plugin: "honest".into(), clock: "cpu", limit }));
+        }
+    }
 }
 
 /// By what the kernel charged this thread, on which the guest runs; short limits and long ones. A busy machine may wake the

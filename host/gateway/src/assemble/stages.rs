@@ -257,3 +257,41 @@ fn fact(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>, kinds: &[Stag
         Err(why) => format!("plugin    {} DID NOT LOAD: {why:#}", stage.plugin),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use tidegate_sandbox::SandboxConfig;
+
+    /// Of all kinds, with that in the config. It does not load, and has its places all the same.
+    fn loaded(more: &str) -> Stages {
+        let kinds = StageKind::ALL.map(StageKind::as_str);
+        let stage = format!("plugin = \"p\"\nfile = \"nowhere.wasm\"\nstages = {kinds:?}\n{more}");
+        let config = Config::parse(&format!("[[pipeline.stage]]\n{stage}\n")).unwrap();
+        let (admission, mut pipeline) = (Admission::new(&config).unwrap(), config.pipeline.clone().unwrap());
+        let few = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
+        let (sandbox, mut facts) = (Sandbox::new(few).unwrap(), Vec::new());
+        load(&sandbox, &mut pipeline, &config.models, &config.tenants, &admission, &|_| {}, &mut facts).unwrap()
+    }
+
+    /// As the guide says (`config/default_limits.rs`).
+    #[test]
+    fn each_kind_of_stage_is_called_for_as_long_as_its_kind_may_be() {
+        for (more, own) in [("", None), ("limits = { wall_ms = 7 }", Some(7))] {
+            let stages = loaded(more);
+            for (stage, expected) in [
+                (&stages.prompt_guards[0], 2000),
+                (&stages.stream_guards[0], 250),
+                (&stages.output_guards[0].stage, 2000),
+                (&stages.routers[0], 1000),
+                (&stages.tools[0], 30_000),
+                (&stages.retrievers[0].stage, 5000),
+                (&stages.memories[0].stage, 5000),
+                (&stages.observers[0], 5000),
+            ] {
+                assert_eq!(stage.wall, Duration::from_millis(own.unwrap_or(expected)), "{more} {expected}");
+            }
+        }
+    }
+}
