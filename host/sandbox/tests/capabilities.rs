@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{CallContext, CallError, Grants};
 use tidegate_sandbox::{Plugin, PluginSpec};
-use tidegate_types::ToolCall;
+use tidegate_types::{TenantId, ToolCall};
 
 fn keeping(name: &str, kv_bytes: u64, folder: &Path) -> PluginSpec {
     let documents = [("docs".to_owned(), folder.to_owned())].into();
@@ -114,6 +114,20 @@ async fn documents_are_listed_and_read_and_nothing_else_is() {
         assert!(matches!(error, CallError::Plugin { case: "invalid-input", .. }), "{path}: {error}");
         assert!(!error.to_string().contains(folder.path().to_str().unwrap()), "no host path: {error}");
     }
+}
+
+#[tokio::test]
+async fn documents_that_are_withheld_from_a_tenant_are_denied_to_it_alone() {
+    let folder = docs();
+    let mut spec = keeping("withheld", 1 << 20, folder.path());
+    spec.grants.withheld = [(TenantId::new("globex"), ["documents".to_owned()].into())].into();
+    let plugin = shared().load(spec).unwrap();
+    for (function, arguments) in [("list", ""), ("read", "docs/a.txt")] {
+        let error = run(&plugin, &by("globex"), function, arguments).await.unwrap_err();
+        assert!(matches!(error, CallError::Plugin { case: "denied", .. }), "{function}: {error}");
+        run(&plugin, &by("acme"), function, arguments).await.unwrap();
+    }
+    run(&plugin, &by("globex"), "set", "key value").await.unwrap();
 }
 
 /// A folder may be another machine's, while the `kv` of these tests is in memory.
