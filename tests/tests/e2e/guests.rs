@@ -164,6 +164,11 @@ async fn a_guest_that_dawdles_gets_its_result() {
     assert_eq!(gateway.chat(ask("50")).await.status, 200);
     assert!(began.elapsed() >= Duration::from_millis(50), "it was asked");
     assert_eq!(failures(&gateway, "dawdles-50").await, [""; 0]);
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    let sum = "tidegate_plugin_call_seconds_sum{plugin=\"dawdles-50\",stage=\"prompt-guard\"} ";
+    let seconds: f64 = metrics.lines().find_map(|line| line.strip_prefix(sum)?.parse().ok()).unwrap();
+    // The guest's clock has whole milliseconds; its wall time is 20 s.
+    assert!((0.049..20.0).contains(&seconds), "{seconds} s");
 }
 
 /// The same without `stages`: what the component exports is known, though it does not load.
