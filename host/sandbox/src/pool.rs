@@ -299,6 +299,7 @@ impl Drop for Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SandboxConfig;
     use crate::plugin::tests::{by, load};
     use crate::sandbox::Snapshot;
     use crate::stage::Prompt;
@@ -320,6 +321,28 @@ mod tests {
         pool.give_back(kept);
         let slot = futures_util::poll!(&mut waiting);
         assert!(slot.map(|slot| slot.is_some()).is_ready(), "it waits for an instance that nobody uses");
+    }
+
+    /// It is used again and again, and so never idle for as long as would end it.
+    #[tokio::test]
+    async fn however_lately_an_instance_was_used_its_age_is_since_it_was_made() {
+        let plugin = load(1, Snapshot::Never).unwrap();
+        let (pool, until) = (plugin.pool(&by("a")), Instant::now() + Duration::from_secs(60));
+        let (config, tick) = (SandboxConfig::default(), Duration::from_nanos(1));
+        let lease = pool.lease(&pool.share.tenant, until).await.unwrap();
+        let born = lease.instance.born;
+        let (used, old) = (born + config.max_age - config.max_idle / 2, born + config.max_age);
+        lease.keep(used);
+        pool.registry.sweep(old - tick);
+        let lease = pool.lease(&pool.share.tenant, until).await.unwrap();
+        assert_eq!(lease.instance.born, born, "it was there");
+        lease.keep(used);
+        pool.registry.sweep(old);
+        assert!(pool.is_empty());
+        let Lease { instance, place, .. } = pool.lease(&pool.share.tenant, until).await.unwrap();
+        let old = instance.born + config.max_age;
+        assert!(pool.may_idle(instance, old).is_none(), "nor does it wait for another call");
+        drop(place);
     }
 
     /// Here the sweep, which comes by once a second, stands still at another tenant's pool.

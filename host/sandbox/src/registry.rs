@@ -269,6 +269,17 @@ mod tests {
         assert_eq!(registry.peaks.lock().len(), 1);
     }
 
+    #[test]
+    fn an_instance_is_worn_by_its_calls_or_by_the_time_since_it_was_made() {
+        let (born, max_age, tick) = (Instant::now(), Duration::from_secs(600), Duration::from_nanos(1));
+        let registry = Registry::new(&SandboxConfig { max_age, recycle_after_calls: 3, ..SandboxConfig::default() });
+        for (calls, age, expected) in
+            [(0, max_age - tick, false), (0, max_age, true), (2, Duration::ZERO, false), (3, Duration::ZERO, true)]
+        {
+            assert_eq!(registry.is_worn(calls, born, born + age), expected, "{calls} calls, {age:?} old");
+        }
+    }
+
     fn of(tenant: &str) -> Owner {
         share_of(TenantId::new(tenant))
     }
