@@ -1,5 +1,6 @@
 //! Stages that come after generation, and plugins that keep failing, on the path of real requests.
 
+use crate::failing::failures;
 use crate::talk::until;
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -233,6 +234,26 @@ async fn a_plugin_that_keeps_failing_is_left_out_and_comes_back() {
     assert!(metrics(&gateway).await.contains("case=\"paused\""));
     until("it comes back", async || (gateway.chat(ask("Hello!")).await.status == 200).then_some(())).await;
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+}
+
+/// As an output guard it works all the time: it withholds what it is asked about.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_keeps_failing_in_one_of_its_stages_is_left_out_of_all() {
+    let more = "on_error = \"open\"\nconfig = { output = \"refuse\" }\n\
+                [pipeline.stage.breaker]\nfailures = 2\nwithin_ms = 600000\npause_ms = 600000";
+    let config = stage_as("tired-in-one", "honest", "[\"prompt-guard\", \"output-guard\"]", more);
+    let gateway = Gateway::start(&config).await;
+    for (text, is_withheld) in [("trap", true), ("trap", false), ("Hello!", false)] {
+        let body = gateway.chat(ask(text)).await.json();
+        let finish = &body["choices"][0]["finish_reason"];
+        assert_eq!(finish == "content_filter", is_withheld, "{text}: {body}");
+    }
+    for (kind, case, count) in
+        [("prompt-guard", "trap", 2), ("prompt-guard", "paused", 1), ("output-guard", "paused", 2)]
+    {
+        counted(&gateway, &failures("tired-in-one", kind, case), count).await;
+    }
+    counted(&gateway, "tidegate_plugin_pauses_total{plugin=\"tired-in-one\"}", 1).await;
 }
 
 /// Whoever writes prompts that a plugin says too much about takes it from nobody.

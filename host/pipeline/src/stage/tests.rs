@@ -49,6 +49,8 @@ fn only_what_the_plugin_did_tells_of_its_health() {
     let said = |case| CallError::Plugin { plugin: plugin(), case, message: String::new() };
     for (error, expected) in [
         (said("invalid-input"), Outcome::Fine),
+        (said("denied"), Outcome::Fine),
+        (said("unsupported"), Outcome::Fine),
         (CallError::TooLarge { plugin: plugin(), limit: 1 }, Outcome::Fine),
         (CallError::Full { plugin: plugin(), what: "instances", key: "plugins.instances", limit: 1 }, Outcome::Unknown),
         (CallError::Busy { plugin: plugin(), instances: 1 }, Outcome::Unknown),
