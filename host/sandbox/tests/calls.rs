@@ -1,11 +1,7 @@
 //! Every function of every stage, with a guest that keeps the contract: what goes in arrives, what comes out is whole.
 
-use crate::support::{by, ctx, inspect, load, shared, small, spec, user, window};
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use crate::support::{Counted, by, ctx, inspect, load, shared, small, spec, user, window};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_sandbox::stage::{
     Action, CallContext, CallError, Candidate, Edit, Exchange, Inspection, MemoryItem, Output, Prompt, Query, Question,
     Redaction, RouteRequest, StageKind, Summary, WindowAction,
@@ -308,27 +304,6 @@ async fn an_observer_is_told_everything_about_the_end() {
     }
 }
 
-/// Counters by their keys, in words.
-#[derive(Default)]
-struct Counted(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
-
-impl Recorder for Counted {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let labels: Vec<&str> = key.labels().map(metrics::Label::value).collect();
-        let key = format!("{} {}", key.name(), labels.join(" "));
-        Counter::from_arc(Arc::clone(self.0.lock().entry(key).or_default()))
-    }
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
-    }
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
-}
-
 /// As in its lines of the log; all on this thread, where the recorder is.
 #[test]
 fn what_a_plugin_counts_is_of_the_tenant_that_calls_also_where_tenants_share_its_instances() {
@@ -353,8 +328,6 @@ fn what_a_plugin_counts_is_of_the_tenant_that_calls_also_where_tenants_share_its
             }
         });
     });
-    let counted = counted.0.lock();
-    let told =
-        |tenant: &str| counted[&format!("tidegate_plugin_events_total counts {tenant} told")].load(Ordering::SeqCst);
-    assert_eq!((told("acme"), told("globex"), counted.len()), (2, 1, 2), "{counted:?}");
+    let told = |tenant: &str| counted.count(&format!("tidegate_plugin_events_total counts {tenant} told"));
+    assert_eq!((told("acme"), told("globex"), counted.counts.lock().len()), (2, 1, 2), "{:?}", counted.counts);
 }

@@ -3,15 +3,15 @@
 //! that neither a component nor a line of the contract changes together with what is compared with it.
 
 use crate::outside::{self, Outside};
-use crate::support::{by, ctx, inspect, logged, shared, window};
+use crate::support::{Counted, by, ctx, inspect, logged, shared, window};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::stage::{
-    Action, CallError, Candidate, Edit, Exchange, Grants, MemoryItem, Output, Query, Question, RouteRequest, StageKind,
-    Summary, WindowAction,
+    Action, CallError, Candidate, Edit, Exchange, Grants, MemoryItem, Output, Query, Question, Refusal, RouteRequest,
+    StageKind, Summary, WindowAction,
 };
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, Snapshot};
 use tidegate_types::{Finding, Message, Part, Role, Severity, Span, ToolCall, Usage};
@@ -141,6 +141,21 @@ async fn the_capabilities_of_0_1_0_are_there() {
     }
 }
 
+/// All on this thread, where the recorder is.
+#[test]
+fn what_plugins_of_0_1_0_count_and_observe_is_in_the_metrics() {
+    let counted = Counted::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let documents = [("docs".to_owned(), folder.path().to_owned())].into();
+    let plugin = frozen("capabilities-rust", Grants { kv_bytes: Some(1 << 20), documents, ..Grants::default() });
+    let told = metrics::with_local_recorder(&counted, || runtime.block_on(tool(&plugin, "count", "kept 3")));
+    assert_eq!(told.unwrap(), "counted");
+    assert_eq!(counted.count("tidegate_plugin_events_total capabilities-rust acme kept"), 3);
+    let observed = ("tidegate_plugin_values capabilities-rust acme kept".to_owned(), 2.5);
+    assert_eq!(*counted.observed.lock(), [observed]);
+}
+
 /// Today's `keeper`: the rest of `kv`, and the clock.
 #[tokio::test]
 async fn the_rest_of_kv_and_the_clock_of_0_1_0_are_there() {
@@ -248,6 +263,30 @@ async fn the_stages_after_generation_of_0_1_0_are_called_as_they_were() {
     for part in ["first-ms: Some(5)", "total-ms: 9", shown, "attrs: [(\"stream\", \"true\")]"] {
         assert!(log[0].contains(part), "{part} is not in {log:?}");
     }
+}
+
+/// What else guards may say than the older `honest-rust` was asked for.
+#[tokio::test]
+async fn what_guards_of_0_1_0_refuse_answer_and_halt_they_do_as_they_did() {
+    let plugin = frozen("every-stage-rust", Grants::default());
+    let refusal = || Refusal {
+        code: "test".into(),
+        public_message: "no".into(),
+        private_reason: Some("as the test asked".into()),
+    };
+    let asked = async |text: &str| inspect(&plugin, &ctx(), text).await.unwrap();
+    assert_eq!(asked("refuse").await.action, Action::Refuse(refusal()));
+    assert_eq!(asked("respond").await.action, Action::Respond(vec![Part::Text("from the guard".into())]));
+    let finding = Finding {
+        category: "x-test:flag".into(),
+        severity: Severity::Low,
+        score: Some(0.5),
+        message_id: Some("m0".into()),
+        span: Some(Span { start: 0, end: 4 }),
+    };
+    assert_eq!(asked("flag").await.findings, [finding]);
+    let halted = plugin.inspect_window(&ctx(), &[], window("to HALT", 0)).await.unwrap();
+    assert_eq!(halted.action, WindowAction::Halt { refusal: refusal(), farewell: Some("bye".into()) });
 }
 
 pub fn summary() -> Summary<'static> {

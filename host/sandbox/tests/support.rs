@@ -1,8 +1,10 @@
 //! What the tests share: guests by name, one sandbox for all of them, calls with little ceremony.
 
+use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvStore, MemoryKv, Namespace};
@@ -150,6 +152,50 @@ impl KvStore for WatchedKv {
     fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
         self.kept.delete(space, key)
     }
+}
+
+/// Counters and observations by their keys, in words.
+#[derive(Default)]
+pub struct Counted {
+    pub counts: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+    /// In their order.
+    pub observed: Arc<Mutex<Vec<(String, f64)>>>,
+}
+
+impl Counted {
+    /// What was counted by that key.
+    #[track_caller]
+    pub fn count(&self, key: &str) -> u64 {
+        self.counts.lock()[key].load(Ordering::SeqCst)
+    }
+}
+
+impl Recorder for Counted {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Arc::clone(self.counts.lock().entry(in_words(key)).or_default()))
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Observed(in_words(key), Arc::clone(&self.observed))))
+    }
+}
+
+struct Observed(String, Arc<Mutex<Vec<(String, f64)>>>);
+
+impl HistogramFn for Observed {
+    fn record(&self, value: f64) {
+        self.1.lock().push((self.0.clone(), value));
+    }
+}
+
+fn in_words(key: &Key) -> String {
+    let labels: Vec<&str> = key.labels().map(metrics::Label::value).collect();
+    format!("{} {}", key.name(), labels.join(" "))
 }
 
 /// Runs a future and answers with what was logged under the target `plugin` meanwhile, on this thread.
