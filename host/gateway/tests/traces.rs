@@ -266,6 +266,33 @@ fn a_stream_guards_span_says_how_long_its_calls_took_and_text_waited() {
     }
 }
 
+/// One that is asked once: who reads no stream waits for its call alone.
+#[test]
+fn the_span_of_a_guard_that_holds_a_stream_says_for_how_long() {
+    let late = stage("tarries", "stages = [\"prompt-guard\"]\nwhen = \"during-prefill\"");
+    let whole = stage("honest", "stages = [\"output-guard\"]");
+    for (stage, text_of, kind) in [(late, "tarry 1000", "prompt-guard"), (whole, "What is Tidegate?", "output-guard")] {
+        for stream in [true, false] {
+            let (addr, collector) = taking("");
+            let folder = tempfile::tempdir().unwrap();
+            let (program, gateway) = start(folder.path(), &format!("[traces]\nendpoint = \"http://{addr}\"\n{stage}"));
+            let body = format!(
+                "{{\"model\":\"tidegate-starter\",\"stream\":{stream},\"max_tokens\":48,\"temperature\":0,\
+                 \"messages\":[{{\"role\":\"user\",\"content\":\"{text_of}\"}}]}}"
+            );
+            post(&gateway, "/v1/chat/completions", &body, &trace_headers(true));
+            let spans = spans(program, &addr, &collector);
+            let server =
+                spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
+            let guard = spans.iter().find(|span| text(span, "stage") == kind).expect("the guard's span");
+            let (held, lasted) = (text(guard, "held_ms"), server.end_time_unix_nano - server.start_time_unix_nano);
+            let held = held.parse::<u64>().ok().map(|ms| ms * 1_000_000);
+            assert_eq!(held.is_some(), stream, "{kind}, stream: {stream}: {guard:#?}");
+            assert!(held.is_none_or(|held| (1_000_000..=lasted).contains(&held)), "{kind}: {guard:#?}");
+        }
+    }
+}
+
 /// Whatever it said of it.
 #[test]
 fn a_guard_that_keeps_back_more_than_it_may_has_not_ended_well() {

@@ -176,7 +176,7 @@ impl Stage {
         let (name, stage) = (&self.name, kind.as_str());
         match kind {
             StageKind::StreamGuard => tracing::trace_span!("window", %name, stage, outcome = Empty),
-            _ => tracing::debug_span!("plugin", %name, stage, outcome = Empty, verdict = Empty),
+            _ => tracing::debug_span!("plugin", %name, stage, outcome = Empty, verdict = Empty, held_ms = Empty),
         }
     }
 

@@ -9,6 +9,7 @@ mod echo;
 mod edits;
 mod fit;
 mod hold;
+mod kept_back;
 mod late_verdicts;
 mod load;
 mod observe;

@@ -5,11 +5,12 @@
 use crate::chat::Pipeline;
 use crate::source::Source;
 use crate::stage::{Opinion, Stage};
+use crate::stages::kept_back::{FirstWord, KeptBack};
 use crate::stages::screen_input::{heard, inspect, refused, respond};
 use crate::states::{Ended, Request};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 use tidegate_sandbox::stage::{Action, StageKind, Verdict};
 use tidegate_types::{About, Fault, Reject};
@@ -20,28 +21,8 @@ use tracing::Instrument;
 /// What the late guards will say, in the config's order. Dropping it stops them.
 pub(crate) struct PendingVerdicts {
     asking: AbortOnDropHandle<Vec<Opinion<Verdict>>>,
-    decided: Decided,
-}
-
-/// When each guard said it, in the same order.
-type Decided = Arc<[OnceLock<Instant>]>;
-
-/// The first word of a stream, which the late guards keep back until each has decided, or the request has ended.
-struct FirstWord<'a> {
-    guards: &'a [Stage],
-    decided: Decided,
-    came: Option<Instant>,
-}
-
-impl Drop for FirstWord<'_> {
-    fn drop(&mut self) {
-        let (Some(came), now) = (self.came, Instant::now()) else { return };
-        for (stage, decided) in self.guards.iter().zip(&*self.decided) {
-            if let Some(held) = decided.get().unwrap_or(&now).checked_duration_since(came) {
-                stage.figures.holdback(&stage.name).record(held);
-            }
-        }
-    }
+    /// Which the guards keep back until each has decided.
+    first_word: FirstWord,
 }
 
 impl Pipeline {
@@ -51,19 +32,18 @@ impl Pipeline {
             return None;
         }
         let (pipeline, cx, chat) = (Arc::clone(self), request.cx.clone(), Arc::clone(&request.chat));
-        let decided: Decided = self.stages.late_guards.iter().map(|_| OnceLock::new()).collect();
-        let noted = Arc::clone(&decided);
+        let first_word = FirstWord::default();
+        let noted = Arc::clone(&first_word);
         let asking = async move {
             let stages = &pipeline.stages;
-            let asked = stages.late_guards.iter().zip(&*noted).map(|(stage, decided)| {
-                inspect(stages, stage, &cx, &chat).inspect(|_| {
-                    decided.get_or_init(Instant::now);
-                })
+            let asked = stages.late_guards.iter().map(|stage| {
+                let kept_back = KeptBack::by(stage, &noted);
+                inspect(stages, stage, &cx, &chat, Some(kept_back))
             });
             join_all(asked).await
         };
         let asking = AbortOnDropHandle::new(tokio::spawn(asking.in_current_span()));
-        Some(PendingVerdicts { asking, decided })
+        Some(PendingVerdicts { asking, first_word })
     }
 
     /// Waits for the late verdicts, where some are pending.
@@ -79,12 +59,11 @@ impl Pipeline {
         mut request: Box<Request>,
         source: &mut Source,
     ) -> Result<Box<Request>, Ended> {
-        let Some(PendingVerdicts { mut asking, decided }) = request.pending.take() else { return Ok(request) };
+        let Some(PendingVerdicts { mut asking, first_word }) = request.pending.take() else { return Ok(request) };
         let is_stream = request.chat.stream;
-        let mut first = FirstWord { guards: &self.stages.late_guards, decided, came: None };
         let verdicts = std::future::poll_fn(|cx| {
-            if is_stream && first.came.is_none() && source.poll_ready(cx).is_ready() {
-                first.came = Some(Instant::now());
+            if is_stream && first_word.get().is_none() && source.poll_ready(cx).is_ready() {
+                first_word.get_or_init(Instant::now);
             }
             asking.poll_unpin(cx)
         });

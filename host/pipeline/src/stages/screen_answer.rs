@@ -6,9 +6,8 @@ use crate::context::RequestContext;
 use crate::estimate::messages_bytes;
 use crate::stage::{Size, Stage, traced};
 use crate::stages::edits;
+use crate::stages::kept_back::{FirstWord, KeptBack};
 use crate::stages::screen_input::heard;
-use futures_util::FutureExt;
-use metrics::Histogram;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -44,6 +43,7 @@ pub(super) struct HeldAnswer {
     events: Vec<Delta>,
     /// By which guards, in their order, where the client reads a stream.
     kept_back: Vec<KeptBack>,
+    first_word: FirstWord,
     /// Bytes of the prompt in it, which its caller chose.
     echoed: usize,
     /// What its events weigh.
@@ -53,25 +53,15 @@ pub(super) struct HeldAnswer {
 /// What an answer that is held may weigh, as much as one that is made in one piece.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// For how long a guard keeps a stream back: from its first word until the verdict is there, or the request has ended.
-#[derive(Debug)]
-struct KeptBack {
-    holdback: Histogram,
-    since: Option<Instant>,
-}
-
-impl KeptBack {
-    fn by(stage: &Stage) -> Self {
-        Self { holdback: stage.figures.holdback(&stage.name).clone(), since: None }
-    }
-}
-
-impl Drop for KeptBack {
-    fn drop(&mut self) {
-        if let Some(since) = self.since {
-            self.holdback.record(since.elapsed());
-        }
-    }
+/// What output guards are asked about.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    cx: &'a RequestContext,
+    streaming: bool,
+    model: &'a str,
+    choices: &'a [Choice],
+    usage: Option<Usage>,
+    echoed: usize,
 }
 
 /// One choice of a held answer.
@@ -97,8 +87,7 @@ pub(super) struct JudgedAnswer {
 impl HeldAnswer {
     pub(super) fn push(&mut self, delta: Delta) {
         if self.events.is_empty() {
-            let now = Instant::now();
-            self.kept_back.iter_mut().for_each(|kept| kept.since = Some(now));
+            self.first_word.get_or_init(Instant::now);
         }
         self.bytes += size_of::<Delta>() + delta.kind.num_bytes();
         self.events.push(delta);
@@ -205,9 +194,10 @@ impl Pipeline {
 
     /// None of an answer yet, for its output guards. Who reads no stream waits for their calls alone.
     pub(super) fn hold_answer(&self, streaming: bool) -> HeldAnswer {
-        let kept_back =
-            if streaming { self.asked_of_answers(streaming).map(KeptBack::by).collect() } else { Vec::new() };
-        HeldAnswer { kept_back, ..HeldAnswer::default() }
+        let first_word = FirstWord::default();
+        let by = |stage| KeptBack::by(stage, &first_word);
+        let kept_back = if streaming { self.asked_of_answers(streaming).map(by).collect() } else { Vec::new() };
+        HeldAnswer { kept_back, first_word, ..HeldAnswer::default() }
     }
 
     /// Asks the output guards in order; those that follow each other and do not mutate, beside each other.
@@ -225,11 +215,8 @@ impl Pipeline {
         let mut choices = held.choices();
         let (mut rewritten, mut unjudged) = (false, false);
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
-            let asked = batch.iter().map(|stage| {
-                let verdict = inspect(stage, cx, streaming, model, &choices, usage, held.echoed);
-                let kept_back = kept_back.next();
-                verdict.inspect(move |_| drop(kept_back))
-            });
+            let about = Asking { cx, streaming, model, choices: &choices, usage, echoed: held.echoed };
+            let asked = batch.iter().map(|stage| about.inspect(stage, kept_back.next()));
             let verdicts = futures_util::future::join_all(asked).await;
             let said = batch.iter().copied().zip(&verdicts);
             findings.extend(heard(cx, StageKind::OutputGuard, About::Answer, said));
@@ -271,23 +258,21 @@ fn asks(guard: &OutputGuardStage, streaming: bool) -> bool {
     !streaming || guard.streamed == WhenStreamed::Hold
 }
 
-async fn inspect(
-    stage: &Stage,
-    cx: &RequestContext,
-    streaming: bool,
-    model: &str,
-    choices: &[Choice],
-    usage: Option<Usage>,
-    echoed: usize,
-) -> Result<Option<Verdict>, Reject> {
-    let messages: Vec<Message> = choices.iter().map(|choice| choice.message.clone()).collect();
-    let reasons: Vec<&str> =
-        choices.iter().map(|choice| choice.finish.unwrap_or(FinishReason::Stop).as_str()).collect();
-    let attrs = [("model".to_owned(), serde_json::Value::from(model).to_string())];
-    let call = cx.call(streaming, stage.wall);
-    let output = Output { choices: &messages, finish_reasons: &reasons, usage, attrs: &attrs };
-    let asking = async |plugin: &Plugin| traced(plugin.inspect_output(&call, output).await);
-    stage.call_about(size(&messages, echoed), StageKind::OutputGuard, &call, asking).await
+impl Asking<'_> {
+    async fn inspect(self, stage: &Stage, mut kept_back: Option<KeptBack>) -> Result<Option<Verdict>, Reject> {
+        let Self { cx, streaming, model, choices, usage, echoed } = self;
+        let messages: Vec<Message> = choices.iter().map(|choice| choice.message.clone()).collect();
+        let reasons: Vec<&str> =
+            choices.iter().map(|choice| choice.finish.unwrap_or(FinishReason::Stop).as_str()).collect();
+        let attrs = [("model".to_owned(), serde_json::Value::from(model).to_string())];
+        let call = cx.call(streaming, stage.wall);
+        let output = Output { choices: &messages, finish_reasons: &reasons, usage, attrs: &attrs };
+        let asking = async |plugin: &Plugin| {
+            let _kept_back = kept_back.take().map(KeptBack::told_here);
+            traced(plugin.inspect_output(&call, output).await)
+        };
+        stage.call_about(size(&messages, echoed), StageKind::OutputGuard, &call, asking).await
+    }
 }
 
 /// With a prompt that is repeated: where most of the answer is that, a shorter prompt helps.

@@ -7,6 +7,7 @@ use crate::estimate::{given_bytes, told_bytes};
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::stage::{Opinion, Size, Stage, TOO_LONG, traced};
 use crate::stages::fit::check_template_args;
+use crate::stages::kept_back::KeptBack;
 use crate::stages::{edits, params};
 use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
@@ -55,7 +56,7 @@ impl Pipeline {
         // Guards that follow each other and change nothing are asked beside each other.
         for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let ask = async |stage: &Stage| {
-                followed(stage, rewrites, inspect(&self.stages, stage, &request.cx, &request.chat).await?)
+                followed(stage, rewrites, inspect(&self.stages, stage, &request.cx, &request.chat, None).await?)
             };
             let verdicts = match batch {
                 // What is asked alone needs no box.
@@ -227,12 +228,14 @@ pub(super) async fn inspect(
     stage: &Stage,
     cx: &RequestContext,
     chat: &Chat,
+    mut kept_back: Option<KeptBack>,
 ) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(chat.stream, stage.wall);
     stage
         .call_about(Size::Sent(told_bytes(chat)), StageKind::PromptGuard, &call, async |plugin| {
             let params = params::of(chat, &cx.caller.scope, stages, stage);
             let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
+            let _kept_back = kept_back.take().map(KeptBack::told_here);
             traced(plugin.inspect_prompt(&call, prompt).await)
         })
         .await
