@@ -50,25 +50,25 @@ async fn each_kind_of_stage_has_its_own_cpu_time() {
 }
 
 /// By what the kernel charged this thread, on which the guest runs; short limits and long ones. A busy machine may wake the
-/// ticker late, or charge this thread what others had of its processor: the least of several shows what the sandbox adds, and
-/// of all of them few may go on for long. `cargo xtask bench plugins` prints the most.
+/// ticker late, or charge this thread what others had of its processor: the series with the least median shows what the sandbox
+/// adds, and of all of them few may go on for long. `cargo xtask bench plugins` prints the most.
 #[tokio::test]
-async fn an_endless_loop_ends_within_10_ms_of_its_deadline_at_best_and_seldom_past_a_quarter_second() {
+async fn an_endless_loop_ends_within_10_ms_of_its_deadline_more_often_than_not_and_seldom_past_a_quarter_second() {
     let late = |all: &[Duration]| all.iter().filter(|over| **over >= Duration::from_millis(250)).count();
     for (limit_ms, rounds) in [(20, 10), (100, 5), (500, 3)] {
         let limit = Duration::from_millis(limit_ms);
         let plugin = limited("loops", |limits| limits.cpu = limit);
-        let (mut best, mut all) = (Duration::MAX, Vec::new());
+        let (mut median, mut all) = (Duration::MAX, Vec::new());
         for _ in 0..5 {
             let over = past(limit, &plugin, rounds).await;
             println!("past {limit:?}: {over:?}");
-            best = best.min(over[0]);
+            median = median.min(over[over.len() / 2]);
             all.extend(over);
-            if best < Duration::from_millis(10) && late(&all) == 0 {
+            if median < Duration::from_millis(10) && late(&all) == 0 {
                 break;
             }
         }
-        assert!(best < Duration::from_millis(10) && late(&all) * 5 <= all.len(), "past {limit:?}: {all:?}");
+        assert!(median < Duration::from_millis(10) && late(&all) * 5 <= all.len(), "past {limit:?}: {all:?}");
     }
 }
 
