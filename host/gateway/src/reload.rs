@@ -235,6 +235,11 @@ impl Reloader {
             let seen = locked(&self.seen).clone();
             let looked_at = seen.clone();
             let Ok(now) = spawn_blocking(move || looked_at.again()).await else { continue };
+            if locked(&self.step).is_some() || *locked(&self.seen) != seen {
+                // As above, and it began while this looked.
+                changing = None;
+                continue;
+            }
             let is_due =
                 || locked(&self.owed).is_some_and(|since| since.elapsed() >= Duration::from_secs(AGAIN_S.into()));
             if changing.as_ref() == Some(&now) || (now == seen && is_due()) {
