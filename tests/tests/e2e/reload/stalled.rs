@@ -101,6 +101,13 @@ async fn the_watcher_does_not_take_again_what_another_reload_has_taken() {
             // It looks again meanwhile.
             tokio::time::sleep(Duration::from_secs(1)).await;
             stalled.go_on(waiting).await;
+            // Whoever has read it still has it open for a moment.
+            for _ in 0..20 {
+                if read_within(&stalled.pipe, Duration::from_millis(1)).await.is_none() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(25)).await;
+            }
         }
     };
     let (taken, facts) = tokio::select! {
