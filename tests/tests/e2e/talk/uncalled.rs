@@ -65,14 +65,7 @@ async fn what_a_tool_said_is_left_out_where_its_call_was_deleted_or_never_there_
         let id = conversation(&gateway, &all).await;
         let whole = go_on(&gateway, &id, json!("So?"), "disabled").await;
         assert_eq!((left_out(&whole), shown(&upstream).len()), (0, 7));
-        let first = items(&gateway, &id, "").await[1]["id"].as_str().unwrap().to_owned();
-        let path = format!("/v1/conversations/{id}/items/{first}");
-        assert_eq!(send(&gateway, Method::DELETE, &path, "", None).await.status, 200);
-        for truncation in ["disabled", "auto"] {
-            let answer = go_on(&gateway, &id, json!("So?"), truncation).await;
-            assert_eq!(left_out(&answer), 1, "{truncation}");
-            assert_eq!(shown(&upstream), ["user", "assistant", "tool", "user", "user"]);
-        }
+        without_item(&gateway, &upstream, &id, 1, 1).await;
         let lone = conversation(&gateway, &[output("never"), user("And?")]).await;
         assert_eq!(left_out(&go_on(&gateway, &lone, json!("So?"), "disabled").await), 1);
         // The caller's own is refused, which it can change.
@@ -85,6 +78,18 @@ async fn what_a_tool_said_is_left_out_where_its_call_was_deleted_or_never_there_
     .await;
 }
 
+/// Deletes the item at a place; `lone` items are then left out, whatever may be, and one turn with its tool is whole.
+async fn without_item(gateway: &Gateway, upstream: &StandIn, id: &str, at: usize, lone: u64) {
+    let item = items(gateway, id, "").await[at]["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/conversations/{id}/items/{item}");
+    assert_eq!(send(gateway, Method::DELETE, &path, "", None).await.status, 200);
+    for truncation in ["disabled", "auto"] {
+        let answer = go_on(gateway, id, json!("So?"), truncation).await;
+        assert_eq!(left_out(&answer), lone, "{truncation}");
+        assert_eq!(shown(upstream), ["user", "assistant", "tool", "user", "user"]);
+    }
+}
+
 /// What a tool said may be deleted, and a caller may go on without having run it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_left_out_where_nothing_came_of_it_and_that_is_said() {
@@ -95,14 +100,7 @@ async fn a_call_is_left_out_where_nothing_came_of_it_and_that_is_said() {
         let id = conversation(&gateway, &all).await;
         let answered = go_on(&gateway, &id, json!([output("c")]), "disabled").await;
         assert_eq!((left_out(&answered), shown(&upstream).len()), (0, 8), "it waits for its outcome");
-        let first = items(&gateway, &id, "").await[2]["id"].as_str().unwrap().to_owned();
-        let path = format!("/v1/conversations/{id}/items/{first}");
-        assert_eq!(send(&gateway, Method::DELETE, &path, "", None).await.status, 200);
-        for truncation in ["disabled", "auto"] {
-            let answer = go_on(&gateway, &id, json!("So?"), truncation).await;
-            assert_eq!(left_out(&answer), 2, "{truncation}");
-            assert_eq!(shown(&upstream), ["user", "assistant", "tool", "user", "user"]);
-        }
+        without_item(&gateway, &upstream, &id, 2, 2).await;
         gateway.running.stop(std::time::Duration::from_secs(5)).await;
     })
     .await;
