@@ -227,16 +227,11 @@ impl Reloader {
         let mut changing = None;
         loop {
             tokio::time::sleep(WATCH).await;
-            if locked(&self.step).is_some() {
-                // Somebody else's: what it does not take is seen once it has ended.
-                changing = None;
-                continue;
-            }
             let seen = locked(&self.seen).clone();
             let looked_at = seen.clone();
             let Ok(now) = spawn_blocking(move || looked_at.again()).await else { continue };
             if locked(&self.step).is_some() || *locked(&self.seen) != seen {
-                // As above, and it began while this looked.
+                // Somebody else's runs, or has read meanwhile: what it does not take is seen once it has ended.
                 changing = None;
                 continue;
             }
