@@ -3,8 +3,8 @@
 //! away from others.
 //!
 //! States of one tenant: closed (calls go on), open (until a moment), half-open (one call is let through; it decides, or
-//! says nothing of the plugin, or is cut off, and the next one decides). Invariant: a trial changes only what it was let through
-//! for; one that takes long says nothing of what has opened since.
+//! says nothing of the plugin, or is cut off, and the next one decides). Invariant: what is open is changed by its trial alone, of
+//! which there is one at a time; calls that were let through before it opened say nothing of that.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,8 +50,6 @@ pub struct Breaker {
 #[derive(Debug, Default)]
 struct Lanes {
     of: HashMap<TenantId, Lane>,
-    /// How often one has opened.
-    opened: u64,
     /// When those were last forgotten that have come to nothing.
     tidied: Option<Instant>,
 }
@@ -64,7 +62,6 @@ struct Lane {
 
 #[derive(Debug)]
 struct Open {
-    number: u64,
     until: Instant,
     /// The call that decides is under way.
     on_trial: bool,
@@ -78,8 +75,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 enum Admission {
     /// It is made.
     Usual,
-    /// It is made, and the others wait for what it says of the opening with that number.
-    Trial(u64),
+    /// It is made, and the others wait for what it says.
+    Trial,
     /// It is not made.
     Refused,
 }
@@ -126,7 +123,7 @@ impl Breaker {
             return Admission::Refused;
         }
         open.on_trial = true;
-        Admission::Trial(open.number)
+        Admission::Trial
     }
 
     /// Begins a call; `None` where none may be made.
@@ -139,8 +136,8 @@ impl Breaker {
     fn note(&self, tenant: &TenantId, admission: Admission, outcome: Outcome, now: Instant) -> bool {
         match outcome {
             Outcome::Unknown => {
-                if let Admission::Trial(number) = admission {
-                    self.try_again(tenant, number, now);
+                if admission == Admission::Trial {
+                    self.try_again(tenant, now);
                 }
                 false
             }
@@ -149,15 +146,14 @@ impl Breaker {
                 self.recover(tenant, admission, now);
                 false
             }
-            Outcome::Failed => self.fail(tenant, now),
+            Outcome::Failed => self.fail(tenant, admission, now),
         }
     }
 
     /// The next call is a trial.
-    fn try_again(&self, tenant: &TenantId, number: u64, now: Instant) {
+    fn try_again(&self, tenant: &TenantId, now: Instant) {
         let mut lanes = self.lock();
-        let open = lanes.of.get_mut(tenant).and_then(|lane| lane.open.as_mut());
-        if let Some(open) = open.filter(|open| open.number == number) {
+        if let Some(open) = lanes.of.get_mut(tenant).and_then(|lane| lane.open.as_mut()) {
             (open.on_trial, open.until) = (false, open.until.min(now));
         }
     }
@@ -166,7 +162,7 @@ impl Breaker {
     fn recover(&self, tenant: &TenantId, admission: Admission, now: Instant) {
         let mut lanes = self.lock();
         let forget = lanes.of.get_mut(tenant).is_some_and(|lane| match &lane.open {
-            Some(open) => admission == Admission::Trial(open.number),
+            Some(_) => admission == Admission::Trial,
             None => lane.forget_before(now, self.config.within),
         });
         if forget {
@@ -175,25 +171,20 @@ impl Breaker {
         self.troubled.store(!lanes.of.is_empty(), Ordering::Relaxed);
     }
 
-    fn fail(&self, tenant: &TenantId, now: Instant) -> bool {
+    /// While it is open only its trial opens it again: another call was let through before that.
+    fn fail(&self, tenant: &TenantId, admission: Admission, now: Instant) -> bool {
         let mut lanes = self.lock();
-        let Lanes { of, opened, .. } = &mut *lanes;
         self.troubled.store(true, Ordering::Relaxed);
-        let lane = of.entry(tenant.clone()).or_default();
-        lane.forget_before(now, self.config.within);
-        let is_never_opened = self.config.failures == 0;
-        if is_never_opened {
-            // That it failed of late is known by the last time.
+        let lane = lanes.of.entry(tenant.clone()).or_default();
+        let opens = match &lane.open {
+            Some(_) => admission == Admission::Trial,
+            None => lane.opens_with_failure(now, &self.config),
+        };
+        if opens {
             lane.failures.clear();
+            lane.open = Some(Open { until: now + self.config.pause, on_trial: false });
         }
-        lane.failures.push_back(now);
-        if lane.open.is_none() && (is_never_opened || lane.failures.len() < self.config.failures) {
-            return false;
-        }
-        lane.failures.clear();
-        *opened += 1;
-        let open = Open { number: *opened, until: now + self.config.pause, on_trial: false };
-        lane.open.replace(open).is_none()
+        opens
     }
 
     fn lock(&self) -> MutexGuard<'_, Lanes> {
@@ -212,7 +203,7 @@ impl Attempt<'_> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         // Only a trial is waited for.
-        if !self.has_ended && matches!(self.admission, Admission::Trial(_)) {
+        if !self.has_ended && self.admission == Admission::Trial {
             self.breaker.note(self.tenant, self.admission, Outcome::Unknown, Instant::now());
         }
     }
@@ -225,6 +216,18 @@ impl Lane {
             Some(open) => !open.on_trial && now.saturating_duration_since(open.until) > within,
             None => self.forget_before(now, within),
         }
+    }
+
+    /// Notes a failure; true where there are as many now as open it.
+    fn opens_with_failure(&mut self, now: Instant, config: &BreakerConfig) -> bool {
+        self.forget_before(now, config.within);
+        let is_never_opened = config.failures == 0;
+        if is_never_opened {
+            // That it failed of late is known by the last time.
+            self.failures.clear();
+        }
+        self.failures.push_back(now);
+        !is_never_opened && self.failures.len() >= config.failures
     }
 
     /// Forgets old failures; true when none is left.
@@ -257,9 +260,9 @@ mod tests {
         assert!(!breaker.note(&a, Usual, Outcome::Failed, now + s(11)), "the first one is forgotten");
         assert!(breaker.note(&a, Usual, Outcome::Failed, now + s(12)));
         assert_eq!(breaker.admits(&a, now + s(16)), Refused);
-        assert_eq!(breaker.admits(&a, now + s(17)), Trial(1), "one call after the pause");
+        assert_eq!(breaker.admits(&a, now + s(17)), Trial, "one call after the pause");
         assert_eq!(breaker.admits(&a, now + s(17)), Refused, "and only one");
-        breaker.note(&a, Trial(1), Outcome::Fine, now + s(18));
+        breaker.note(&a, Trial, Outcome::Fine, now + s(18));
         assert_eq!([breaker.admits(&a, now + s(18)), breaker.admits(&a, now + s(18))], [Usual, Usual]);
         assert!(!breaker.is_troubled());
     }
@@ -269,10 +272,11 @@ mod tests {
         let (breaker, a, now) = breaker();
         breaker.note(&a, Usual, Outcome::Failed, now);
         breaker.note(&a, Usual, Outcome::Failed, now);
-        assert_eq!(breaker.admits(&a, now + s(5)), Trial(1));
-        breaker.note(&a, Trial(1), Outcome::Failed, now + s(6));
+        assert!(!breaker.note(&a, Usual, Outcome::Failed, now), "it is left out already");
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
+        assert!(breaker.note(&a, Trial, Outcome::Failed, now + s(6)), "once more");
         assert_eq!(breaker.admits(&a, now + s(10)), Refused);
-        assert_eq!(breaker.admits(&a, now + s(11)), Trial(2));
+        assert_eq!(breaker.admits(&a, now + s(11)), Trial);
     }
 
     #[test]
@@ -283,10 +287,10 @@ mod tests {
         assert!(breaker.note(&a, Usual, Outcome::Failed, now), "it makes no failure good");
         breaker.note(&a, Usual, Outcome::Unknown, now + s(1));
         assert_eq!(breaker.admits(&a, now + s(2)), Refused, "one that began before shortens no pause");
-        assert_eq!(breaker.admits(&a, now + s(5)), Trial(1));
-        breaker.note(&a, Trial(1), Outcome::Unknown, now + s(6));
-        assert_eq!([breaker.admits(&a, now + s(6)), breaker.admits(&a, now + s(6))], [Trial(1), Refused]);
-        breaker.note(&a, Trial(1), Outcome::Fine, now + s(7));
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
+        breaker.note(&a, Trial, Outcome::Unknown, now + s(6));
+        assert_eq!([breaker.admits(&a, now + s(6)), breaker.admits(&a, now + s(6))], [Trial, Refused]);
+        breaker.note(&a, Trial, Outcome::Fine, now + s(7));
         assert_eq!(breaker.admits(&a, now + s(7)), Usual);
     }
 
@@ -325,28 +329,36 @@ mod tests {
         breaker.note(&a, Usual, Outcome::Failed, now);
         late.end(Outcome::Fine, now + s(1));
         assert_eq!(breaker.admits(&a, now + s(4)), Refused);
-        assert_eq!(breaker.admits(&a, now + s(5)), Trial(1));
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
         later.end(Outcome::Fine, now + s(6));
         assert_eq!(breaker.admits(&a, now + s(6)), Refused, "the trial decides");
-        breaker.note(&a, Trial(1), Outcome::Fine, now + s(7));
+        breaker.note(&a, Trial, Outcome::Fine, now + s(7));
         assert_eq!(breaker.admits(&a, now + s(7)), Usual);
     }
 
-    /// Whose caller leaves, or whose answer comes, when another call has decided already.
+    /// Others may be under way since before it opened.
     #[test]
-    fn a_trial_that_takes_long_is_waited_for_and_says_nothing_of_what_opened_since() {
+    fn a_trial_that_takes_long_is_waited_for_and_it_alone_decides() {
         let (breaker, a, now) = breaker();
         let late = breaker.begin(&a, now).unwrap();
         breaker.note(&a, Usual, Outcome::Failed, now);
         breaker.note(&a, Usual, Outcome::Failed, now);
-        assert_eq!([breaker.admits(&a, now + s(5)), breaker.admits(&a, now + s(5))], [Trial(1), Refused]);
+        assert_eq!([breaker.admits(&a, now + s(5)), breaker.admits(&a, now + s(5))], [Trial, Refused]);
         assert_eq!(breaker.admits(&a, now + s(60)), Refused, "it has not decided");
-        late.end(Outcome::Failed, now + s(60));
-        for outcome in [Outcome::Unknown, Outcome::Fine] {
-            breaker.note(&a, Trial(1), outcome, now + s(61));
-            assert_eq!(breaker.admits(&a, now + s(64)), Refused, "{outcome:?}");
-        }
-        assert_eq!(breaker.admits(&a, now + s(65)), Trial(2));
+        assert!(!late.end(Outcome::Failed, now + s(60)), "it was let through before");
+        assert_eq!(breaker.admits(&a, now + s(60)), Refused);
+        breaker.note(&a, Trial, Outcome::Fine, now + s(61));
+        assert_eq!(breaker.admits(&a, now + s(61)), Usual);
+    }
+
+    #[test]
+    fn a_usual_call_that_fails_after_it_opened_makes_no_pause_longer() {
+        let (breaker, a, now) = breaker();
+        let [late, later] = [(); 2].map(|()| breaker.begin(&a, now).unwrap());
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        assert!(![late.end(Outcome::Failed, now + s(3)), later.end(Outcome::Failed, now + s(5))].contains(&true));
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
     }
 
     #[test]
