@@ -104,7 +104,7 @@ impl Plugin {
         self.blueprint.work == Work::Wait
     }
 
-    /// Its live instances of one tenant, at most: more calls at once wait for each other.
+    /// Its live instances of one project, or tenant, at most: more calls at once wait for each other.
     pub fn max_instances(&self) -> usize {
         self.blueprint.max_instances()
     }
@@ -267,12 +267,14 @@ impl Plugin {
         };
         let answer = answer.ok_or_else(too_late);
         let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
-        let settle = |lease: Lease<'_>| match retention {
+        let settle = |lease: Lease<'_>| {
             // A call that waited for nothing has just begun.
-            Retention::Kept if waited || lease.is_late => lease.keep(Instant::now()),
-            Retention::Kept => lease.keep(began),
-            // Its memory has what it saw.
-            Retention::Nothing => drop(lease),
+            let now = if waited || lease.is_late { Instant::now() } else { began };
+            match retention {
+                Retention::Kept => lease.keep(now),
+                // Its memory has what it saw.
+                Retention::Nothing => lease.end(now),
+            }
         };
         lease.instance.store.data_mut().settle();
         match answer? {

@@ -46,7 +46,7 @@ struct Places {
     /// Places that nobody holds: none while somebody waits.
     free: usize,
     waiters: Waiters,
-    /// When a call began or ended that left its instance to others, as those do that were answered.
+    /// When a call began or ended that was answered, whatever became of its instance.
     answered: Option<Instant>,
     /// Whether an instance is made that no call sees to.
     under_way: Option<UnderWay>,
@@ -87,23 +87,32 @@ impl Lease<'_> {
         let is_worn = pool.registry.is_worn(instance.calls, instance.born, now);
         let kept = pool.may_idle(instance, now);
         std::mem::forget(place);
-        pool.give_back(kept);
+        pool.give_back(Some(now), kept);
         if is_worn {
             pool.make_successor();
         }
+    }
+
+    /// The same where the instance may serve nobody else.
+    pub(crate) fn end(self, now: Instant) {
+        let Self { instance, place, .. } = self;
+        drop(instance);
+        let pool = place.0;
+        std::mem::forget(place);
+        pool.give_back(Some(now), None);
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.give_back(None);
+        self.0.give_back(None, None);
     }
 }
 
 impl Drop for OwnedPlace {
     fn drop(&mut self) {
         if let Some(pool) = self.0.take() {
-            pool.give_back(None);
+            pool.give_back(None, None);
         }
     }
 }
@@ -186,10 +195,10 @@ impl Pool {
         Some(instance)
     }
 
-    /// Leaves a place, and the instance where it may serve another call, to whoever is next.
-    fn give_back(self: &Arc<Self>, mut kept: Option<Idle>) {
+    /// Leaves a place, and the instance where it may serve another call, to whoever is next. `answered` where its call was.
+    fn give_back(self: &Arc<Self>, answered: Option<Instant>, mut kept: Option<Idle>) {
         // Handed on without the lock: who has given up drops it, and who is woken may do anything.
-        while let Some(waiter) = self.next_waiter(kept.take()) {
+        while let Some(waiter) = self.next_waiter(answered, kept.take()) {
             match waiter.send(OwnedPlace(Some(Arc::clone(self)))) {
                 Ok(()) => break,
                 Err(mut unheard) => unheard.0 = None,
@@ -200,10 +209,10 @@ impl Pool {
     }
 
     /// Who is next to have a place; where nobody waits, the place is free.
-    fn next_waiter(&self, kept: Option<Idle>) -> Option<oneshot::Sender<OwnedPlace>> {
+    fn next_waiter(&self, answered: Option<Instant>, kept: Option<Idle>) -> Option<oneshot::Sender<OwnedPlace>> {
         let mut places = self.places.lock();
+        places.answered = answered.or(places.answered);
         if let Some(kept) = kept {
-            places.answered = Some(kept.since);
             places.idle.push(kept);
             self.num_idle().add(1);
         }
@@ -318,7 +327,7 @@ mod tests {
         let mut waiting = pin!(pool.registry.slot(Work::Compute, &pool.share, until));
         assert!(futures_util::poll!(&mut waiting).is_pending(), "its tenant has all there are");
         std::mem::forget(place);
-        pool.give_back(kept);
+        pool.give_back(None, kept);
         let slot = futures_util::poll!(&mut waiting);
         assert!(slot.map(|slot| slot.is_some()).is_ready(), "it waits for an instance that nobody uses");
     }

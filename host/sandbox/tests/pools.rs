@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{Action, CallContext, CallError, Limits, Verdict};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot, StreamPool};
-use tidegate_types::{Part, ProjectId};
+use tidegate_types::{Part, ProjectId, Retention};
 use tokio::task::JoinHandle;
 
 /// Which call of its instance this was.
@@ -135,7 +135,8 @@ async fn a_call_waits_for_an_instance_and_then_is_told_that_all_are_busy() {
     waiting.await.unwrap().unwrap();
 }
 
-/// Others were answered meanwhile, and nothing is said against the plugin; where none was, it hangs.
+/// Others were answered meanwhile, whether their instance stays or not, and nothing is said against the plugin; where none was, it
+/// hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_had_an_instance_too_late_is_told_that_all_were_busy() {
     let limits = Limits { instances: 1, ..spec("loops").limits };
@@ -143,7 +144,7 @@ async fn a_call_that_had_an_instance_too_late_is_told_that_all_were_busy() {
     let mut hurried = by("busy");
     hurried.deadline = Duration::from_millis(600);
     let deadline = CallError::Deadline { plugin: "loops".into(), clock: "wall", limit: hurried.deadline };
-    for another_is_answered in [true, false] {
+    for another in [Some(Retention::Kept), Some(Retention::Nothing), None] {
         let spinning = {
             let plugin = plugin.clone();
             tokio::spawn(async move { inspect(&plugin, &by("busy"), "loop").await })
@@ -152,9 +153,9 @@ async fn a_call_that_had_an_instance_too_late_is_told_that_all_were_busy() {
             tokio::task::yield_now().await;
         }
         let answered = async {
-            match another_is_answered {
-                true => inspect(&plugin, &by("busy"), "go on").await.map(drop),
-                false => Ok(()),
+            match another {
+                Some(retention) => inspect(&plugin, &CallContext { retention, ..by("busy") }, "go on").await.map(drop),
+                None => Ok(()),
             }
         };
         let end = async {
@@ -164,7 +165,7 @@ async fn a_call_that_had_an_instance_too_late_is_told_that_all_were_busy() {
         let (answered, late, ()) = tokio::join!(answered, inspect(&plugin, &hurried, "loop"), end);
         answered.unwrap();
         let busy = CallError::Busy { plugin: "loops".into(), instances: 1 };
-        assert_eq!(late.unwrap_err(), if another_is_answered { busy } else { deadline.clone() });
+        assert_eq!(late.unwrap_err(), if another.is_some() { busy } else { deadline.clone() }, "{another:?}");
     }
     assert_eq!(inspect(&plugin, &hurried, "loop").await.unwrap_err(), deadline);
 }
