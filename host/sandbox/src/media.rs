@@ -14,13 +14,17 @@ const KINDS: [(&str, &[&str]); 5] = [
     ("file", &["file_data", "filename"]),
 ];
 
-/// Refuses a message with a part that some server would fetch, or nobody knows what it would do with. `given` is what the plugin
-/// was given.
-pub(crate) fn check(message: &Message, given: &[Message]) -> Result<(), String> {
-    let was_given = |part: &Part| given.iter().any(|message| message.parts.contains(part));
-    message.parts.iter().try_for_each(|part| match part {
-        Part::Opaque { kind, body } if !was_given(part) => check_part(kind, body),
-        _ => Ok(()),
+/// Refuses a message with a part that some server would fetch, or nobody knows what it would do with. `was_given` says of a part, by
+/// kind and body, whether the plugin was given such a one.
+pub(crate) fn check(message: &Message, was_given: impl Fn(&str, &Value) -> bool) -> Result<(), String> {
+    of_message(message).try_for_each(|(kind, body)| if was_given(kind, body) { Ok(()) } else { check_part(kind, body) })
+}
+
+/// The parts that are media, by kind and body.
+pub(crate) fn of_message(message: &Message) -> impl Iterator<Item = (&str, &Value)> {
+    message.parts.iter().filter_map(|part| match part {
+        Part::Opaque { kind, body } => Some((kind.as_str(), body)),
+        _ => None,
     })
 }
 
@@ -72,6 +76,10 @@ mod tests {
 
     fn image(url: &str) -> Message {
         with("image_url", json!({"type": "image_url", "image_url": {"url": url, "detail": "low"}}))
+    }
+
+    fn check(message: &Message, given: &[Message]) -> Result<(), String> {
+        super::check(message, |kind, body| given.iter().flat_map(of_message).any(|part| part == (kind, body)))
     }
 
     #[test]

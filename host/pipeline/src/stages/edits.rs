@@ -1,8 +1,11 @@
 //! Makes the edits of a guard. Spans of one verdict refer to the text as the guard saw it. A verdict with edits that do not
 //! fit is no verdict: the sandbox refuses it, and so the guard has failed, as `on_error` says.
 
+mod moves;
+
 use crate::context::RequestContext;
 use crate::stage::Stage;
+use moves::Move;
 use std::collections::HashMap;
 use tidegate_sandbox::stage::Edit;
 use tidegate_types::{Fault, Message, Part, Reject, Span};
@@ -46,7 +49,7 @@ pub fn apply_to(messages: &mut Vec<Message>, edits: Vec<Edit>) -> Result<(), Str
     let find = |id: &str| positions.get(id).copied().ok_or_else(|| unknown(id));
     replace_texts(messages, texts, find)?;
     set_arguments(messages, arguments, find)?;
-    moves.into_iter().try_for_each(|to| to.apply(messages))
+    moves::make(messages, positions, moves)
 }
 
 struct Replacement {
@@ -54,29 +57,6 @@ struct Replacement {
     part: u32,
     span: Span,
     text: String,
-}
-
-enum Move {
-    /// Behind that message, or first.
-    Put(Option<String>, Message),
-    Drop(String),
-}
-
-impl Move {
-    fn apply(self, messages: &mut Vec<Message>) -> Result<(), String> {
-        match self {
-            Self::Put(after, message) => {
-                let at = after.map_or(Ok(0), |id| Ok::<_, String>(position(messages, &id)? + 1))?;
-                messages.insert(at, message);
-            }
-            Self::Drop(id) => drop(messages.remove(position(messages, &id)?)),
-        }
-        Ok(())
-    }
-}
-
-fn position(messages: &[Message], id: &str) -> Result<usize, String> {
-    messages.iter().position(|m| m.id == id).ok_or_else(|| unknown(id))
 }
 
 fn unknown(id: &str) -> String {

@@ -161,7 +161,7 @@ impl HostState {
 fn of_plugin(message: wit_types::MessageResult, may_name: bool) -> Result<Message, String> {
     let message = convert::message(message)?;
     if !may_name {
-        media::check(&message, &[]).map_err(|why| format!("{why}; or be granted `content`"))?;
+        media::check(&message, |_, _| false).map_err(|why| format!("{why}; or be granted `content`"))?;
     }
     Ok(message)
 }

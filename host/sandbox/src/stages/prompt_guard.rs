@@ -16,6 +16,7 @@ use crate::instance::Guests;
 use crate::media;
 use crate::stage::{Action, Descriptor, Edit, Prompt, StageKind, Verdict};
 use crate::state::HostState;
+use serde_json::Value;
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -79,6 +80,8 @@ struct Seen<'a> {
     by_id: OnceCell<HashMap<&'a str, Known<'a>>>,
     /// Tool calls by the ids under which the guard saw them.
     calls: OnceCell<HashMap<String, Place>>,
+    /// Images and the like, by kind and body.
+    media: OnceCell<HashSet<(&'a str, &'a Value)>>,
 }
 
 struct Known<'a> {
@@ -89,7 +92,7 @@ struct Known<'a> {
 
 impl<'a> Seen<'a> {
     fn of(messages: &'a [Message], plugin: &'a str) -> Self {
-        Self { messages, plugin, by_id: OnceCell::new(), calls: OnceCell::new() }
+        Self { messages, plugin, by_id: OnceCell::new(), calls: OnceCell::new(), media: OnceCell::new() }
     }
 
     fn known(&self, id: &str) -> Result<&Known<'a>, String> {
@@ -116,6 +119,10 @@ impl<'a> Seen<'a> {
         let places = self.calls.get_or_init(|| CallIds::of(self.messages).places(self.messages));
         let found = places.get(id).and_then(|&(at, part)| Some((self.messages.get(at)?, u32::try_from(part).ok()?)));
         found.ok_or_else(|| format!("no tool call `{}`", id.escape_debug()))
+    }
+
+    fn media(&self) -> &HashSet<(&'a str, &'a Value)> {
+        self.media.get_or_init(|| self.messages.iter().flat_map(media::of_message).collect())
     }
 
     fn edits(&self, edits: Vec<wit::Edit>) -> Result<Vec<Edit>, String> {
@@ -163,7 +170,7 @@ impl<'a> Seen<'a> {
 
     fn put_message(&self, insertion: wit::Insertion, moved: &mut Moved) -> Result<Edit, String> {
         let mut message = convert::message(insertion.message)?;
-        media::check(&message, self.messages)?;
+        media::check(&message, |kind, body| self.media().contains(&(kind, body)))?;
         let given = self.own(&message.id);
         // Nor is the id of one that was dropped free: a text edit of the same verdict may mean that one.
         let is_taken = self.message(&message.id).is_ok() || self.message(&given).is_ok() || moved.put.contains(&given);
