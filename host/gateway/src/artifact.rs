@@ -79,13 +79,25 @@ impl Artifact {
 
     /// The tag that it gets where nobody names one and it is alone: its version.
     pub fn default_tag(&self) -> anyhow::Result<String> {
-        // A tag has no plus sign.
-        Ok(self.known()?.version.replace('+', "_"))
+        self.as_tag(self.version_tag()?)
     }
 
     /// The tag that it gets where nobody names one and other plugins may be beside it.
     pub fn default_tag_among_others(&self) -> anyhow::Result<String> {
-        Ok(format!("{}-{}", self.known()?.name, self.default_tag()?))
+        self.as_tag(format!("{}-{}", self.known()?.name, self.version_tag()?))
+    }
+
+    fn version_tag(&self) -> anyhow::Result<String> {
+        // A tag has no plus sign.
+        Ok(self.known()?.version.replace('+', "_"))
+    }
+
+    /// Whoever packed it may have written anything: a path, or the tag of another artifact's signatures.
+    fn as_tag(&self, said: String) -> anyhow::Result<String> {
+        if reference::is_tag(&said) && !signature::is_tag(&said) {
+            return Ok(said);
+        }
+        bail!("the artifact {} says that it is `{}`, which is no tag; name one", self.digest(), said.escape_debug())
     }
 
     fn known(&self) -> anyhow::Result<&Claims> {
@@ -108,5 +120,32 @@ impl Artifact {
             ),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_an_artifact_says_of_itself_is_its_tag_only_where_it_is_one() {
+        let tags = |name: &str, version: &str| {
+            let claims = serde_json::from_value(json!({
+                "name": name, "version": version, "summary": "x", "stages": [], "capabilities": {}, "mutates": false,
+                "deterministic": true, "holdbackBytes": null, "configSchema": {},
+            }));
+            let (manifest, config, component) = (Vec::new(), Vec::new(), Vec::new());
+            let signatures = Vec::new();
+            let artifact = Artifact { manifest, config, component, claims: Some(claims.unwrap()), signatures };
+            [artifact.default_tag(), artifact.default_tag_among_others()].map(|tag| tag.ok())
+        };
+        assert_eq!(tags("hush", "1.0.0+x"), [Some("1.0.0_x".into()), Some("hush-1.0.0_x".into())]);
+        let signatures = format!("sha256-{}.sig", "0".repeat(64));
+        for version in ["../../other/manifests/1", "", "1 2", "1\n2", &"1".repeat(129)] {
+            assert_eq!(tags("hush", version)[0], None, "{version}");
+        }
+        assert_eq!(tags("hush", &signatures), [None, Some(format!("hush-{signatures}"))]);
+        assert_eq!(tags("a/b", "1.0.0"), [Some("1.0.0".into()), None]);
     }
 }

@@ -389,7 +389,12 @@ fn a_config_that_says_less_than_the_component_does_is_refused() {
     let desk = Desk::new();
     hiding(&desk, "folder-retriever", "kv");
     desk.config("file = \"mine.oci\"", "");
-    for command in ["plugin inspect mine.oci", "plugin pull ./mine.oci --output taken", "plugin lock tidegate.toml"] {
+    for command in [
+        "plugin inspect mine.oci",
+        "plugin pull ./mine.oci --output taken",
+        "plugin push file:mirror --from mine.oci",
+        "plugin lock tidegate.toml",
+    ] {
         desk.refused(command, &["says another `capabilities` than its component"]);
     }
 }

@@ -115,7 +115,7 @@ fn split_tag(path: &str) -> (&str, Option<String>) {
 }
 
 /// `[A-Za-z0-9_][A-Za-z0-9._-]*` of at most 128 bytes, as the distribution specification says.
-fn is_tag(tag: &str) -> bool {
+pub(super) fn is_tag(tag: &str) -> bool {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     (1..=128).contains(&tag.len())
         && tag.bytes().all(|byte| word(byte) || byte == b'.' || byte == b'-')

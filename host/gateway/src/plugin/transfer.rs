@@ -8,10 +8,15 @@ use crate::artifact::reference::{PlaceName, Reference};
 use anyhow::{Context, bail};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use tidegate_sandbox::Anatomy;
 
 pub(super) fn push(args: &PushArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let artifact = match &args.from {
-        Some(folder) => Layout::open(folder)?.read(None, None)?,
+        Some(folder) => {
+            let artifact = Layout::open(folder)?.read(None, None)?;
+            looked_at(&artifact)?;
+            artifact
+        }
         None => of_project(&Project::open(Path::new("."), "`--from DIR` names a packed plugin")?)?,
     };
     let target = Reference::argument(&args.reference)?;
@@ -42,9 +47,7 @@ pub(super) fn pull(args: &PullArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         let access = args.registry.access()?;
         place::pull(&source, &access).await
     })?;
-    // It runs where nothing is granted, before anybody relies on what its config says.
-    let anatomy = workbench::sandbox(Default::default())?.inspect(&artifact.component).context("it is no plugin")?;
-    artifact.check_claims(&anatomy)?;
+    let anatomy = looked_at(&artifact)?;
     let folder = args.output.clone().unwrap_or_else(|| default_folder(&source, &anatomy.descriptor.name));
     let tag = source.tag.clone().map_or_else(|| artifact.default_tag(), Ok)?;
     Layout::open_or_make(&folder)?.replace(&artifact, &tag)?;
@@ -52,6 +55,13 @@ pub(super) fn pull(args: &PullArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(out, "artifact       {}", artifact.digest())?;
     super::inspect::signers(&artifact).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     Ok(())
+}
+
+/// What is in it. It runs where nothing is granted, before anybody relies on what its config says.
+fn looked_at(artifact: &Artifact) -> anyhow::Result<Anatomy> {
+    let anatomy = workbench::sandbox(Default::default())?.inspect(&artifact.component).context("it is no plugin")?;
+    artifact.check_claims(&anatomy)?;
+    Ok(anatomy)
 }
 
 /// `hush.oci`, by the repository's last part, else by the plugin's own name.
