@@ -237,7 +237,8 @@ impl Reloader {
             }
             let is_due =
                 || locked(&self.owed).is_some_and(|since| since.elapsed() >= Duration::from_secs(AGAIN_S.into()));
-            if changing.as_ref() == Some(&now) || (now == seen && is_due()) {
+            let has_rested = now != seen && changing.as_ref() == Some(&now);
+            if has_rested || (now == seen && is_due()) {
                 // What is wrong was logged and counted; the next change is another chance.
                 let _ = self.reload().await;
                 changing = None;
