@@ -39,6 +39,22 @@ async fn no_model_is_asked_for_what_the_store_does_not_take() {
     assert_eq!(upstream.asked(CHAT).len(), 1);
 }
 
+/// What this gateway knows by itself needs no store, and asks none for anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_over_a_limit_is_told_so_whether_the_store_takes_anything_or_not() {
+    let upstream = StandIn::start(|_, body| said(body, "Hello.")).await;
+    let limits = "[tenants.local.limits]\nrequests_per_minute = 1\n";
+    let (keeping, mut other) = start(&format!("{}{limits}", upstream.model("chat"))).await;
+    let begun = begin(&keeping.gateway).await.json();
+    let path = format!("/v1/responses/{}", begun["id"].as_str().unwrap());
+    let is_kept = async || (keeping.gateway.get(&path).await.json()["status"] == "completed").then_some(());
+    until("it is kept", is_kept).await;
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let refused = begin(&keeping.gateway).await;
+    assert_eq!((refused.status, refused.error().2), (429, json!("rate_limit_exceeded")), "{:?}", refused.body);
+    assert_eq!(upstream.asked(CHAT).len(), 1);
+}
+
 /// It may hold what the store waits for.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_goes_on_while_it_is_written_that_it_is_made() {

@@ -6,7 +6,7 @@
 //! Guards and other servers may take as long as they like: what they refuse later is how the response has failed.
 
 use crate::answering::{Answering, Asking, Keep};
-use crate::backend::{Aborted, RequestContext};
+use crate::backend::{Aborted, History, RequestContext};
 use crate::body::{Body, Response};
 use crate::endpoints::generate::{event_stream, extra_headers};
 use crate::exchange::json;
@@ -16,7 +16,7 @@ use hyper::HeaderMap;
 use std::pin::pin;
 use std::sync::Arc;
 use tidegate_store::conversations::{Put, Turn};
-use tidegate_types::{Chat, Fault, Reject};
+use tidegate_types::{Chat, Fault, Reject, Transcript};
 use tracing::Instrument;
 
 /// Answers once the response was let in, or that takes too long; it is there from then on.
@@ -26,8 +26,7 @@ pub(super) async fn in_background(
     context: RequestContext,
     stream: bool,
 ) -> Result<Response, Reject> {
-    // Before a model is asked, which may bill it: to what the store does not take nobody could come back.
-    try_begun(&answering).await?;
+    let context = RequestContext { history: once_taken(&answering, context.history), ..context };
     let (api, aborted) = (Arc::clone(&answering.api), context.aborted.clone());
     let (mut asking, mut headers) = (answering.asking(chat, context), HeaderMap::new());
     if let Ok(reply) = tokio::time::timeout(api.limits.let_in_within, &mut asking).await {
@@ -70,11 +69,23 @@ async fn beside<T>(work: impl Future<Output = T>, mut asking: Asking) -> (T, Ask
     }
 }
 
-/// Says whether the store would take it that the response is being made.
-async fn try_begun(answering: &Answering) -> Result<(), Reject> {
-    let Some(keep) = &answering.keep else { return Ok(()) };
-    let turn = being_made(keep, &answering.encoder.begun());
-    taken(keep.conversations.try_put(&keep.tenant, &turn).await.map_err(store_failed)?, &turn)
+/// Reads the history of a request that was let in once the store has said that it would take its response. A model that is asked
+/// may bill it, and to what the store does not take nobody could come back.
+fn once_taken(answering: &Answering, history: Option<History>) -> Option<History> {
+    let Some(keep) = &answering.keep else { return history };
+    let turn = Arc::new(being_made(keep, &answering.encoder.begun()));
+    let (conversations, tenant) = (keep.conversations.clone(), keep.tenant.clone());
+    Some(History(Arc::new(move |asked| {
+        let (conversations, tenant) = (conversations.clone(), tenant.clone());
+        let (turn, history) = (Arc::clone(&turn), history.clone());
+        Box::pin(async move {
+            taken(conversations.try_put(&tenant, &turn).await.map_err(store_failed)?, &turn)?;
+            match history {
+                Some(History(load)) => load(asked).await,
+                None => Ok(Transcript { messages: asked, ..Transcript::default() }),
+            }
+        })
+    })))
 }
 
 /// Writes that the response is being made, before anybody is told.
