@@ -256,7 +256,13 @@ impl Run {
             // come by themselves where it is not theirs to mend.
             Trouble::Refused => {
                 let reject = failed.after(self.sent);
-                Reject { is_final: reject.fault != Fault::Client && !self.may_pass, ..reject }
+                let is_final = match reject.fault {
+                    Fault::Client => false,
+                    Fault::Operator => !self.may_pass,
+                    // The answer was made, and each that comes behind it would be.
+                    _ => true,
+                };
+                Reject { is_final, ..reject }
             }
             // Whoever runs the server may bill the answer that came too late, and would bill each that comes behind it.
             _ if self.asked == Asked::Whole && failed.is_late() => Reject { is_final: true, ..failed.after(self.sent) },

@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
@@ -367,6 +368,35 @@ async fn a_refusal_is_final_where_no_other_server_could_only_not_answer_now() {
         assert_eq!(refused.code.as_deref(), Some("upstream_misconfigured"), "after {attempts}");
         assert_eq!(refused.is_final, attempts == 1, "after {attempts}");
         seen[usize::from(attempts > 1)] = true;
+    }
+    assert_eq!(seen, [true; 2], "either is asked first");
+}
+
+/// It was made, and may be billed, each time.
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_final_whatever_another_server_could_not_do() {
+    let said = format!(
+        r#"{{"choices":[{{"index":0,"message":{{"content":"{}"}},"finish_reason":"stop"}}]}}"#,
+        "a".repeat(100)
+    );
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    let whole = format!("{head}content-length: {}\r\n\r\n{said}", said.len());
+    let long = Server::start(move |_| Act::Say(whole.clone())).await;
+    let busy = Server::start(|_| status("503 Busy")).await;
+    let config = |address: SocketAddr| {
+        let mut config = UpstreamConfig::new("east", format!("http://{address}/v1"), "theirs");
+        config.connector.max_response_bytes = 100;
+        config
+    };
+    let patient = RetryConfig { budget_min: 1000, ..quick() };
+    let both = Replicas::new("mine", [busy.address, long.address].map(config).to_vec(), patient, &never()).unwrap();
+    let mut seen = [false; 2];
+    for _ in 0..60 {
+        let outcome = ask(&both, false, 1).await;
+        let refused = outcome.error.unwrap();
+        assert_eq!(refused.code.as_deref(), Some("upstream_answer_too_long"), "after {}", outcome.attempts);
+        assert!(refused.is_final, "after {}", outcome.attempts);
+        seen[usize::from(outcome.attempts > 1)] = true;
     }
     assert_eq!(seen, [true; 2], "either is asked first");
 }
