@@ -149,7 +149,7 @@ impl Config {
         config.resolve_paths(path.parent().unwrap_or(Path::new(".")));
         config.egress.read(running.map(|running| &running.egress)).with_context(named)?;
         if let Some(shared) = &mut config.shared {
-            shared.read(running.and_then(|running| running.shared.as_ref())).with_context(named)?;
+            shared.read(running.and_then(|running| running.shared.as_ref()));
         }
         config.files = files.with(&config);
         config.overridden(overrides).with_context(named)

@@ -24,6 +24,7 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     }
     if let Some(shared) = &config.shared {
         found.note(tidegate_shared::check_url(&shared.url).context("in shared.url"));
+        found.note(shared.authority().map(drop));
     }
     for model in model_configs(config) {
         let fact = found.note(models::check(config, &model, &cache));

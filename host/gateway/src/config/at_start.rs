@@ -1,5 +1,6 @@
 //! Files that are read at the start alone.
 
+use super::Seen;
 use anyhow::Context;
 use std::path::Path;
 
@@ -11,7 +12,7 @@ pub(super) fn read<T: Clone + PartialEq>(
     running: Option<&T>,
     read: impl FnOnce(&Path) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let found = read(file).context(key);
+    let found = Seen::of([file.to_owned()]).check_regular().and_then(|()| read(file)).context(key);
     let Some(running) = running else { return found };
     match found {
         Ok(found) if found == *running => {}

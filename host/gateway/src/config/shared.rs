@@ -17,9 +17,9 @@ pub struct SharedConfig {
     pub password_env: Option<String>,
     /// PEM of who signs the server's certificate, in place of the public authorities.
     pub ca: Option<PathBuf>,
-    /// What was in that file when the config was read.
+    /// What was in that file when the config was read, or why nobody knows. Who shares nothing needs none.
     #[serde(skip)]
-    pub(crate) authority: Option<Vec<u8>>,
+    pub(crate) authority: Option<Result<Vec<u8>, String>>,
     /// What the names of all keys there begin with, so that others may use the server too.
     #[serde(default = "our_name")]
     pub prefix: String,
@@ -90,12 +90,26 @@ impl SharedConfig {
     }
 
     /// Reads the file of `ca`.
-    pub(super) fn read(&mut self, running: Option<&Self>) -> anyhow::Result<()> {
-        let Some(file) = &self.ca else { return Ok(()) };
-        let held = running.filter(|running| running.ca == self.ca).and_then(|running| running.authority.as_ref());
+    pub(super) fn read(&mut self, running: Option<&Self>) {
+        let Some(file) = &self.ca else { return };
+        let held = running
+            .filter(|running| running.ca == self.ca)
+            .and_then(|running| running.authority.as_ref()?.as_ref().ok());
         let pem = |file: &Path| certificates(file).and_then(|_| Ok(std::fs::read(file)?));
-        self.authority = Some(at_start::read("shared.ca", file, held, pem)?);
-        Ok(())
+        let read = at_start::read("shared.ca", file, held, pem);
+        self.authority = Some(read.map_err(|why| format!("{why:#}")));
+    }
+
+    /// The PEM of `ca`, where there is one.
+    pub(crate) fn authority(&self) -> anyhow::Result<Option<&[u8]>> {
+        match &self.authority {
+            Some(Ok(pem)) => Ok(Some(pem)),
+            Some(Err(why)) => bail!("{why}"),
+            None if self.ca.is_some() => {
+                bail!("shared.ca was not read: take the config from its file (`Config::load`)")
+            }
+            None => Ok(None),
+        }
     }
 
     /// With the password from the environment.
@@ -104,7 +118,7 @@ impl SharedConfig {
         Ok(tidegate_shared::Config {
             url: self.url.clone(),
             password,
-            authority: self.authority.clone(),
+            authority: self.authority()?.map(<[u8]>::to_vec),
             prefix: self.prefix.clone(),
             gateways: self.gateways,
             deadline: Duration::from_millis(self.deadline_ms),
@@ -153,7 +167,30 @@ mod tests {
             assert_eq!(Config::load_again(&file, &running).unwrap().shared, running.shared);
             std::fs::write(&ca, "no PEM").unwrap();
         }
-        let why = format!("{:#}", Config::load(&file).unwrap_err());
-        assert!(why.contains("shared.ca") && why.contains("holds no certificate"), "{why}");
+        // A pipe would keep whoever reads it for ever.
+        std::fs::remove_file(&ca).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&ca).status().unwrap().success());
+        assert_eq!(Config::load_again(&file, &running).unwrap().shared, running.shared);
+    }
+
+    #[test]
+    fn who_shares_needs_the_authority_and_nobody_else_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tidegate.toml");
+        let text = "[shared]\nurl = \"rediss://h\"\nca = \"ca.pem\"\n";
+        std::fs::write(&file, text).unwrap();
+        let why = |config: &Config| format!("{:#}", config.shared.as_ref().unwrap().to_shared().unwrap_err());
+        assert!(why(&Config::load(&file).unwrap()).contains("cannot read"));
+        std::fs::write(folder.path().join("ca.pem"), "no PEM").unwrap();
+        let config = Config::load(&file).unwrap();
+        assert!(
+            why(&config).contains("shared.ca") && why(&config).contains("holds no certificate"),
+            "{}",
+            why(&config)
+        );
+        let checked = format!("{:#}", crate::check(&config).unwrap_err());
+        assert!(checked.contains("holds no certificate"), "{checked}");
+        // Of a text that is of no file nobody knows; the public authorities are no substitute.
+        assert!(why(&Config::parse(text).unwrap()).contains("was not read"));
     }
 }
