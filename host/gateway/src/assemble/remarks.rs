@@ -48,21 +48,21 @@ fn leaving(
     sees: bool,
     shares_kv: bool,
 ) -> Vec<String> {
-    let what = if sees { Some("WHAT IT SEES".to_owned()) } else { kept_by_others(grants, used, shares_kv) };
-    let Some(what) = what else { return Vec::new() };
+    let what = if sees { "WHAT IT SEES".to_owned() } else { by_others(grants, used, shares_kv) };
     let http = grants.http.as_ref().filter(|_| used.contains("http") && (grants.content || !sees));
     let by_models = used.contains("models").then(|| asked_upstreams(grants, models));
     let all = http.map(|http| http.origins.join(", ")).into_iter().chain(by_models.into_iter().flatten());
     all.map(|to| format!("MAY SEND {what} TO {to}")).collect()
 }
 
-/// Of a plugin that sees no content itself: what others have put into its collections may be some, and what it has put into `kv` in
-/// another stage.
-fn kept_by_others(grants: &GrantsConfig, used: &BTreeSet<&'static str>, shares_kv: bool) -> Option<String> {
+/// Of an observer, which sees no content itself: guards choose the words for what they find, others may have put content into its
+/// collections, and itself into `kv` in another stage.
+fn by_others(grants: &GrantsConfig, used: &BTreeSet<&'static str>, shares_kv: bool) -> String {
     let kv = Some("`kv`").filter(|_| shares_kv && grants.kv_kib.is_some() && used.contains("kv"));
     let vectors = grants.vectors.keys().map(String::as_str).filter(|_| used.contains("vectors"));
     let names: Vec<&str> = kv.into_iter().chain(vectors).collect();
-    (!names.is_empty()).then(|| format!("WHAT OTHERS KEEP IN {}", names.join(", ")))
+    let kept = (!names.is_empty()).then(|| format!(" AND WHAT OTHERS KEEP IN {}", names.join(", ")));
+    format!("WHAT GUARDS SAY THAT THEY FIND{}", kept.unwrap_or_default())
 }
 
 /// Where the models of the grants are that are an upstream's: what the plugin asks them leaves the machine.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_keep_may_leave_by_whoever_reads_it_and_asks_others() {
+    fn what_others_say_and_keep_may_leave_by_an_observer_that_asks_others() {
         let far = ModelConfig { upstream: Some("https://b.example/v1".into()), ..ModelConfig::folder("far", "") };
         let models = [far, ModelConfig::folder("near", "folder")];
         let http = "http = { origins = [\"https://a.example\"] }\n";
@@ -116,18 +116,29 @@ mod tests {
         let asks = "models = { j = \"far\", n = \"near\" }\n";
         let (by_http, by_model) = ("TO https://a.example", "TO https://b.example by its model `j`");
         for (granted, used, shares_kv, told) in [
-            ([http, notes].concat(), &["http", "vectors"][..], false, vec![format!("notes {by_http}")]),
-            ([http, notes].concat(), &["vectors"], false, vec![]),
-            (http.into(), &["http", "vectors"], false, vec![]),
-            (notes.into(), &["http", "vectors"], false, vec![]),
-            ([asks, notes].concat(), &["models", "vectors"], false, vec![format!("notes {by_model}")]),
-            ([asks, notes].concat(), &["vectors"], false, vec![]),
+            (
+                [http, notes].concat(),
+                &["http", "vectors"][..],
+                false,
+                Some(format!(" AND WHAT OTHERS KEEP IN notes {by_http}")),
+            ),
+            ([http, notes].concat(), &["vectors"], false, None),
+            (http.into(), &["http", "vectors"], false, Some(format!(" {by_http}"))),
+            (notes.into(), &["http", "vectors"], false, None),
+            (
+                [asks, notes].concat(),
+                &["models", "vectors"],
+                false,
+                Some(format!(" AND WHAT OTHERS KEEP IN notes {by_model}")),
+            ),
+            ([asks, notes].concat(), &["vectors"], false, None),
             // What the same plugin keeps where it sees content.
-            ([http, kv].concat(), &["http", "kv"], true, vec![format!("`kv` {by_http}")]),
-            ([http, kv].concat(), &["http", "kv"], false, vec![]),
+            ([http, kv].concat(), &["http", "kv"], true, Some(format!(" AND WHAT OTHERS KEEP IN `kv` {by_http}"))),
+            ([http, kv].concat(), &["http", "kv"], false, Some(format!(" {by_http}"))),
         ] {
             let used: BTreeSet<&'static str> = used.iter().copied().collect();
-            let told: Vec<String> = told.iter().map(|what| format!("MAY SEND WHAT OTHERS KEEP IN {what}")).collect();
+            let told: Vec<String> =
+                told.iter().map(|what| format!("MAY SEND WHAT GUARDS SAY THAT THEY FIND{what}")).collect();
             assert_eq!(leaving(&grants(&granted), &used, &models, false, shares_kv), told, "{granted}");
         }
     }
