@@ -57,7 +57,7 @@ pub struct Refusal {
     pub code: String,
     /// May be shown to the client.
     pub public_message: String,
-    /// For the audit log only.
+    /// For the server's log only.
     pub private_reason: Option<String>,
 }
 
@@ -152,7 +152,7 @@ pub struct RouteRequest<'a> {
 pub struct Decision {
     /// Candidate ids.
     pub order: Vec<String>,
-    /// For the log and the answer's headers.
+    /// For the log.
     pub reason: String,
 }
 

@@ -286,7 +286,7 @@ pub struct Refusal {
     pub code: String,
     /// May be shown to the client.
     pub public_message: String,
-    /// For the audit log only.
+    /// For the server's log only; not of a request of which nothing is to be kept.
     pub private_reason: Option<String>,
 }
 
@@ -296,7 +296,7 @@ impl Refusal {
         Self { code: code.into(), public_message: public_message.into(), private_reason: None }
     }
 
-    /// Adds what only the audit log may say.
+    /// Adds what only the server's log may say.
     pub fn because(mut self, private_reason: impl Into<String>) -> Self {
         self.private_reason = Some(private_reason.into());
         self

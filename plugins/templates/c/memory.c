@@ -23,7 +23,7 @@ bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t 
 
 static const char BEFORE[] = "The user's name is ", MARK[] = "my name is ";
 
-// Storage is the tenant's; its callers are kept apart here.
+// Storage is the tenant's, or its project's; its callers are kept apart here.
 static project_string_t key(const tidegate_plugin_types_context_t *ctx) {
   static const char PREFIX[] = "name/";
   project_string_t key = {.len = sizeof PREFIX - 1 + ctx->caller.len};

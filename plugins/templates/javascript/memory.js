@@ -17,7 +17,7 @@ export const meta = logged({
   configure() {},
 });
 
-// Storage is the tenant's; its callers are kept apart here.
+// Storage is the tenant's, or its project's; its callers are kept apart here.
 const key = (ctx) => `name/${ctx.caller}`;
 const item = (name) => ({ id: "name", text: `The user's name is ${name}.`, attrs: [] });
 

@@ -30,7 +30,7 @@ class Meta:
 
 
 def key(ctx):
-    """Storage is the tenant's; its callers are kept apart here."""
+    """Storage is the tenant's, or its project's; its callers are kept apart here."""
     return f"name/{ctx.caller}"
 
 

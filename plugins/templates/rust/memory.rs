@@ -32,7 +32,7 @@ fn name_in(message: &Message) -> Option<String> {
     })
 }
 
-/// Storage is the tenant's; its callers are kept apart here.
+/// Storage is the tenant's, or its project's; its callers are kept apart here.
 fn key(ctx: &Context) -> String {
     format!("name/{}", ctx.caller)
 }

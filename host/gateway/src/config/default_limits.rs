@@ -96,7 +96,7 @@ fn the_full_example_says_the_same() {
         "# of one call; default 100, routers 50, tool providers 500, observers 20",
         "# of one call; default 2000, stream guards 250, routers 1000, retrievers, memories and",
         "# observers 5000, tool providers 30000",
-        "# live instances of one tenant; default 8, or 512 where the plugin waits for others",
+        "# live instances of one project, or tenant; default 8, or 512 where the plugin waits for others",
     ] {
         assert!(example.contains(said), "examples/full/tidegate.toml lacks {said}");
     }

@@ -24,7 +24,7 @@ const MAX_BODY_KIB: usize = 4 << 20;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct GrantsConfig {
-    /// Key-value storage of this size, private to plugin and tenant, in KiB.
+    /// Key-value storage of this size, private to plugin and project, or tenant, in KiB.
     pub kv_kib: Option<u64>,
     /// Read-only folders, by the name that the plugin sees.
     pub documents: BTreeMap<String, PathBuf>,
@@ -36,7 +36,7 @@ pub struct GrantsConfig {
     pub secrets: BTreeMap<String, SecretConfig>,
     /// Models that the plugin may ask: its alias, and the model's name.
     pub models: BTreeMap<String, String>,
-    /// Vector collections of the tenant.
+    /// Vector collections of the project, or tenant.
     pub vectors: BTreeMap<String, VectorAccess>,
     /// Random bytes.
     pub random: bool,

@@ -27,11 +27,14 @@ pub(super) async fn call(world: &World, ask: &Ask) -> Result<Value, CallError> {
     Ok(match ask {
         Ask::Prompt(fixture::Prompt { messages, tools, params }) => {
             let said = match &messages[..] {
-                // Text from outside comes alone.
+                // Text from outside comes alone, and what is noted of it nobody is told.
                 [message] if message.provenance.is_some() => plugin.inspect_outside(&ctx, message).await?,
-                messages => plugin.inspect_prompt(&ctx, Prompt { messages, tools, params }).await?,
+                messages => {
+                    let said = plugin.inspect_prompt(&ctx, Prompt { messages, tools, params }).await?;
+                    world.notes.borrow_mut().clone_from(&said.notes);
+                    said
+                }
             };
-            world.notes.borrow_mut().clone_from(&said.notes);
             verdict(plugin, said, messages.clone())?
         }
         Ask::Output(said) => {

@@ -111,7 +111,7 @@ fn ok() -> u16 {
     200
 }
 
-/// `[[host.models]]`: the first that fits a question answers it; without one, the question fails.
+/// `[[host.models]]`: the first that fits a question and answers such a one; without one, the question fails.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelAnswer {

@@ -1,4 +1,4 @@
-//! `kv`: key-value storage, private to plugin and tenant. This file bounds what a guest may send; the supplier keeps
+//! `kv`: key-value storage, private to plugin and project, or tenant. This file bounds what a guest may send; the supplier keeps
 //! the data and the quota. [`super::MemoryKv`] is the built-in one; others say why they refuse in its words, [`KvRefusal`].
 
 use super::{BoxFuture, CapabilityError};

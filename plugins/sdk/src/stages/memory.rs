@@ -3,7 +3,7 @@
 use crate::plugin::{Error, Plugin};
 use crate::types::{Attrs, Context, Message};
 
-/// A memory. An instance serves one tenant; within it, [`Context::caller`] says whose memory is meant.
+/// A memory. An instance serves one project, or a tenant where its requests are in none; within it, [`Context::caller`] says whose memory is meant.
 pub trait Memory: Plugin {
     /// Called once per question, before generation. What it answers is screened before the model sees it.
     ///
