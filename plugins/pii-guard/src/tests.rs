@@ -231,6 +231,10 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "\"",
         "\\",
         "\\n",
+        "\\r",
+        "\\n4111",
+        "\\tjo",
+        "n",
         "u0041",
         ",",
         "é",
@@ -332,6 +336,43 @@ fn a_card_that_begins_in_a_phone_number_is_found_wherever_pieces_end() {
         assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[at]);
     }
     assert_eq!(redacted("", Channel::Text, text), "1. [card] of [card], [card]");
+}
+
+/// What tools return and answers have is not decoded, and of answers a piece may end between a backslash and its letter.
+#[test]
+fn a_line_break_as_json_writes_it_hides_nothing_wherever_pieces_end() {
+    let key = format!("AKIA{}", "IOSFODNN7EXAMPLE");
+    let text = format!(
+        "{{\"note\":\"card:\\n4111 1111 1111 1111\\n+49 30 1234567\\r\\n{key}\\tjo@x.example\\n\\ntne@x.example\"}}"
+    );
+    let expected = r#"{"note":"card:\n[card]\n[phone]\r\n[api-key]\t[email]\n\n[email]"}"#;
+    for at in 0..=text.len() {
+        let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), &text, &[at]);
+        assert_eq!(outcome.text, expected);
+    }
+    let call = ToolCall { id: "c1".into(), name: "look".into(), arguments: "{}".into() };
+    let result = Part::ToolOutcome(ToolOutcome::text(&call, &text));
+    let message = Message { parts: vec![result], ..Message::text("m0", Role::Tool, "") };
+    let left = edited(&message, &inspect("", vec![message.clone()]).action);
+    assert_eq!(left.parts[0].as_text(), Some(expected));
+}
+
+#[test]
+fn a_line_break_before_a_number_is_seen_behind_text_that_nobody_asks_about() {
+    for text in ["so the words are\\n4111111111111111, ", "so a\\tb\\n4111111111111111, ", "so 12\\n030 1234567 is, "] {
+        for at in 0..=text.len() {
+            let pieces = [&text[..at], &text[at..]];
+            let outcome = Host::default().stream(&plugin::<PiiGuard>(""), &pieces).unwrap();
+            assert!(outcome.text.contains("\\n["), "{pieces:?} became {}", outcome.text);
+        }
+    }
+}
+
+#[test]
+fn no_more_waits_behind_a_line_break_than_is_promised() {
+    let address = format!("\\n{}@{}.com", "a".repeat(128), "b.".repeat(125) + "b");
+    let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), &address, &[]);
+    assert_eq!((outcome.text.as_str(), address.len()), ("\\n[email]", 386));
 }
 
 /// One that is further on changes nothing about what stands before.

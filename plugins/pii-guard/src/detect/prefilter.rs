@@ -15,27 +15,35 @@ use tidegate_plugin_sdk::Prefilter;
 ///   all that may stand between them: `2026-11-27` leaves, and about `2026-11-27 10` the guard is asked.
 /// - Letters right behind a digit belong to one word with it, in which nothing begins.
 /// - An `@` at the start is part of no address.
+/// - A backslash may begin a line break as JSON writes it: nothing leaves up to it or to its letter, for behind that a word begins,
+///   and nobody who sees the letter alone before it could tell.
 /// - What is invisible may stand within all that is looked for, and is passed only where nothing has begun. So may an accent, but behind
 ///   letters, as accents stand, it makes another letter of the last one: no digit is passed in that word, with or without it.
 pub fn prefilter() -> Prefilter {
-    let within = [("letters", "word"), ("other letters", "word"), ("signs", "sign")];
+    let others = [("other letters", "word"), ("signs", "sign")];
+    let within = [&any_letter("word")[..], &others].concat();
     let next = [("dots", "dotted"), ("parentheses", "opened")];
     let ends = ["ends", "separators", "typeset", "others"].map(|class| (class, "start"));
+    let ends = [&ends[..], &[BACKSLASH]].concat();
     let ended = [&next[..], &ends].concat();
     let letters = |next: &'static str, digit: &'static str, hyphen: &'static str| {
-        [&[("letters", next), ("digits", digit), ("hyphens", hyphen)], &within[1..], &ended].concat()
+        [&any_letter(next)[..], &[("digits", digit), ("hyphens", hyphen)], &others, &ended].concat()
+    };
+    let begins = [
+        &letters("a letter", NUMBERS[0], "opened")[..],
+        &[("ats", "word"), ("invisible", "start"), ("accents", "start")],
+    ]
+    .concat();
+    let is_break = |(class, next): &(&'static str, &'static str)| {
+        if *class == "break letters" { (*class, "broken") } else { (*class, *next) }
     };
     let accents = ("accents", "word");
     let accented = |letters: Vec<(&'static str, &'static str)>| [letters, vec![accents]].concat();
     let words = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
-        .state(
-            "start",
-            &[
-                &letters("a letter", NUMBERS[0], "opened")[..],
-                &[("ats", "word"), ("invisible", "start"), ("accents", "start")],
-            ]
-            .concat(),
-        )
+        .state("start", &begins)
+        .state("backslash", &begins.iter().map(is_break).collect::<Vec<_>>())
+        // Behind a line break as JSON writes it.
+        .state("broken", &begins)
         // Behind a `(`, or one `-` at the start.
         .state("opened", &letters("a letter", NUMBERS[0], "dashes"))
         .state("dashes", &[&[("hyphens", "dashes")], &ends[..]].concat())
@@ -43,8 +51,8 @@ pub fn prefilter() -> Prefilter {
         .state("a letter", &accented(letters("two letters", "mixed", "hyphen")))
         .state("two letters", &accented(letters("letters", "check digit", "hyphen")))
         .state("letters", &accented(letters("letters", "mixed", "hyphen")))
-        .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &ended[..]].concat())
-        .state("check digit", &[&[("letters", "mixed")], &ended[..]].concat())
+        .state("mixed", &[&any_letter("mixed")[..], &[("digits", "mixed")], &ended].concat())
+        .state("check digit", &[&any_letter("mixed")[..], &ended].concat())
         .state("ordinal", &letters("ordinal", "ordinal", "hyphen"))
         .state("hyphen", &[&within[..], &[("digits", "-1")], &ended].concat())
         .state("-1", &[&[("digits", "-12")], &ended[..]].concat())
@@ -68,13 +76,22 @@ fn numbers(words: Prefilter) -> Prefilter {
         let goes_on = [digit.as_slice(), &between, &OVER].concat();
         let [joins, joined] = [behind, "joined"].map(|next| [("hyphens", next), ("parentheses", next)]);
         prefilter
-            .state(number, &[&goes_on[..], &joins, &[("letters", "ordinal")]].concat())
-            .state(behind, &[&goes_on[..], &joined, &[("letters", "a letter")]].concat())
+            .state(number, &[&goes_on[..], &joins, &any_letter("ordinal")].concat())
+            .state(behind, &[&goes_on[..], &joined, &any_letter("a letter")].concat())
     })
 }
 
+/// The keyboard's letters, each as the others are but behind a backslash.
+fn any_letter(next: &'static str) -> [(&'static str, &'static str); 2] {
+    ["letters", "break letters"].map(|class| (class, next))
+}
+
+/// It ends what is before it.
+const BACKSLASH: (&str, &str) = ("backslashes", "backslash");
+
 /// Behind a number, and what follows is none of it.
-const OVER: [(&str, &str); 4] = [("other letters", "word"), ("signs", "sign"), ("ends", "start"), ("others", "start")];
+const OVER: [(&str, &str); 5] =
+    [("other letters", "word"), ("signs", "sign"), ("ends", "start"), ("others", "start"), BACKSLASH];
 
 /// Letters of names, as [`super::email::is_name`] has them: Latin, Greek, Cyrillic, Armenian.
 const OTHER_LETTERS: [&str; 13] = [
@@ -168,7 +185,7 @@ const OTHERS: [&str; 38] = [
     "\u{e1000}\u{10ffff}",
 ];
 /// ASCII that is part of nothing and begins nothing, but the separators.
-const ENDS: [&str; 9] = ["\0\u{1f}", "!$", "&'", "*", ",", ":?", "[^", "`", "{\u{7f}"];
+const ENDS: [&str; 10] = ["\0\u{1f}", "!$", "&'", "*", ",", ":?", "[", "]^", "`", "{\u{7f}"];
 const SEPARATORS: [&str; 4] = [" ", "/", ")", "\u{ff09}"];
 /// Of all scripts whose digits are seen as the keyboard's.
 const DIGITS: [&str; 8] = [
@@ -185,7 +202,9 @@ const DIGITS: [&str; 8] = [
 /// Characters as [`super::visible::seen`] has them, written down and not looked for: each instance that is configured describes itself.
 fn classes(prefilter: Prefilter) -> Prefilter {
     prefilter
-        .class("letters", ["az", "AZ", "_", "\u{ff21}\u{ff3a}", "\u{ff41}\u{ff5a}", "\u{ff3f}"])
+        .class("letters", ["am", "oq", "s", "uz", "AZ", "_", "\u{ff21}\u{ff3a}", "\u{ff41}\u{ff5a}", "\u{ff3f}"])
+        .class("break letters", ["n", "r", "t"])
+        .class("backslashes", ["\\"])
         .class("other letters", OTHER_LETTERS)
         .class("digits", DIGITS)
         .class("signs", ["+", "%", "\u{ff0b}", "\u{ff05}"])
@@ -263,6 +282,10 @@ mod tests {
             ("main.rs:10, 1.0rc1, .5, e.g. 3... ok ", "main.rs:10, 1.0rc1, .5, e.g. 3... ok "),
             ("1) one\n2) two\n", "1) one\n2) two\n"),
             ("1 234 567, 192.168.1.1, ", "1 234 567, 192.168.1.1, "),
+            ("\"a\\nb, C:\\tmp, \\(x\\), \\alpha 1\\n, ", "\"a\\nb, C:\\tmp, \\(x\\), \\alpha 1\\n, "),
+            ("a \\n", "a "),
+            ("a \\", "a "),
+            ("a b\\n4", "a "),
             ("a 1 2 3 ", "a "),
             ("２０２４年，ＡＢＣ，第１０章（见下） ", "２０２４年，ＡＢＣ，第１０章（见下） "),
             (
@@ -331,6 +354,9 @@ mod tests {
             "+(2",
             "( +1",
             "DE89",
+            "\\n411111111",
+            "\\nDE89",
+            "\\tjo@",
             "é8",
             "abcdefghijklmnopqrst",
         ] {
@@ -344,8 +370,8 @@ mod tests {
         /// Numbers in groups of all kinds, with what may make more or less of them before, between and behind.
         #[test]
         fn nothing_that_is_found_begins_in_what_leaves(
-            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|[a-zé年\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ ./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
-                     [-a-z,: \n@\u{ff20}ｅ\u{200b}\u{301}]{0,3}(x\\.io)?){1,3}",
+            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|\\\\[nrtx]?|[a-zé年\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ ./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
+                     [-a-z,: \n@\u{ff20}ｅ\u{200b}\u{301}]{0,3}(x\\.io|\\\\n)?){1,3}",
         ) {
             let (found, prefilter) = (find_all(&Detector::new(Kind::ALL.to_vec()), &text), prefilter());
             let first = found.first().map_or(text.len(), |find| find.range.start);
