@@ -235,6 +235,8 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "\\n4111",
         "\\tjo",
         "n",
+        "'",
+        "o'b",
         "u0041",
         ",",
         "é",
@@ -338,6 +340,15 @@ fn a_card_that_begins_in_a_phone_number_is_found_wherever_pieces_end() {
     assert_eq!(redacted("", Channel::Text, text), "1. [card] of [card], [card]");
 }
 
+#[test]
+fn a_name_with_an_apostrophe_is_found_wherever_pieces_end() {
+    let text = "It's sean.o'brien@example.ie, 'ap@x.example' or l'été d'a@x.example.";
+    for at in 0..=text.len() {
+        let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[at]);
+        assert_eq!(outcome.text, "It's [email], '[email]' or l'été [email].");
+    }
+}
+
 /// What tools return and answers have is not decoded, and of answers a piece may end between a backslash and its letter.
 #[test]
 fn a_line_break_as_json_writes_it_hides_nothing_wherever_pieces_end() {
@@ -409,7 +420,7 @@ proptest! {
     #[test]
     fn what_words_are_around_is_found_all_the_same(
         text in awkward(),
-        words in "([a-zA-Z_.+%(éя\u{301}-]{1,24}[ ,;:)\n年\u{2013}]{0,2}|[(.-]{0,2}[a-z]{0,2}[0-9]{1,4}[a-z.%+-]?[ ,:/)年\u{a0}-]{0,2}){0,8}",
+        words in "([a-zA-Z_.+%('éя\u{301}-]{1,24}[ ,;:)\n年\u{2013}]{0,2}|[(.-]{0,2}[a-z]{0,2}[0-9]{1,4}[a-z.%+-]?[ ,:/)年\u{a0}-]{0,2}){0,8}",
         at in proptest::collection::vec(0usize..300, 0..8),
     ) {
         let text = format!("{words}{text}{words}{text}");

@@ -1,5 +1,6 @@
 //! E-mail addresses: a local part of at most 128 bytes, `@`, a domain of at most 255 bytes with at least one dot
-//! and a last label of letters (RFC 5321's limits, the local part doubled for letters outside ASCII).
+//! and a last label of letters (RFC 5321's limits, the local part doubled for letters outside ASCII). An apostrophe between two
+//! characters of a name belongs to it, as in `o'brien`; others are quotes.
 
 use super::visible::is_accent;
 use tidegate_plugin_sdk::scan::{Place, Step};
@@ -18,7 +19,7 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     }
     match at.rest[local..].chars().next() {
         None => return if at.is_last { Step::No } else { Step::More },
-        Some('@') => {}
+        Some('@') if !has_quote(&at.rest[..local]) => {}
         Some(_) => return Step::No,
     }
     let behind = &at.rest[local + 1..];
@@ -48,19 +49,28 @@ pub(super) fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || (is_other && c.is_alphabetic())
 }
 
-/// Of ASCII, what belongs to a name, a local part, a domain: a bit each.
+/// Whether one of the apostrophes in a local part is none of a name.
+fn has_quote(local: &str) -> bool {
+    let mut pieces = local.split('\'');
+    let mut before = pieces.next().unwrap_or_default();
+    pieces.any(|piece| !std::mem::replace(&mut before, piece).ends_with(is_name) || !piece.starts_with(is_name))
+}
+
+/// Of ASCII, what belongs to a name, a local part, a domain, a word with apostrophes: a bit each.
 type Part = u8;
 pub(super) const NAME: Part = 1;
 const LOCAL: Part = 1 << 1;
 const DOMAIN: Part = 1 << 2;
+pub(super) const WORD: Part = 1 << 3;
 
 const PARTS: [Part; 128] = {
     let mut parts = [0; 128];
     let mut byte = 0;
     while byte < 128 {
         parts[byte] = match byte as u8 {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => NAME | LOCAL | DOMAIN,
-            b'_' => NAME | LOCAL,
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => NAME | LOCAL | DOMAIN | WORD,
+            b'_' => NAME | LOCAL | WORD,
+            b'\'' => LOCAL | WORD,
             b'.' | b'-' => LOCAL | DOMAIN,
             b'+' | b'%' => LOCAL,
             _ => 0,
@@ -142,6 +152,14 @@ mod tests {
         check("a@b.com-x.org-", &["a@b.com-x.org"]);
         check("jane@example.com.json, mails/jo@example.com-x.pdf", &["jane@example.com", "jo@example.com"]);
         check("git@example.com is an address, too", &["git@example.com"]);
+        check("as in sean.o'brien@example.ie, d'été@example.fr", &["sean.o'brien@example.ie", "d'été@example.fr"]);
+        check(
+            "'ap@x.example', ('b@x.example'); it's o'c@x.example's",
+            &["ap@x.example", "b@x.example", "o'c@x.example"],
+        );
+        check("a'+'b@x.example a''c@x.example a'.d@x.example", &["b@x.example", "c@x.example", "d@x.example"]);
+        check("l'adresse d'Anne: anne'@x.example", &[]);
+        check("\\n'jo@x.example'\\no'c@x.example", &["jo@x.example", "o'c@x.example"]);
         check("user@xn--bcher-kva.example", &["user@xn--bcher-kva.example"]);
     }
 

@@ -8,7 +8,7 @@ type Class = u8;
 
 /// Part of a word.
 const LETTER: Class = 0;
-/// The same, where the word has no digits. Of a number a dot is part.
+/// The same, where the word has no digits. Of a number a dot is part, and an apostrophe of a name.
 const SIGN: Class = 1;
 /// The same alone within a word, or within a number. To be looked at closely at the beginning of a word, or beside another: so
 /// do private keys begin.
@@ -30,7 +30,7 @@ const CLASSES: [Class; 256] = {
             classes[byte] = DIGIT;
         } else if it.is_ascii_alphabetic() || it == b'_' {
             classes[byte] = LETTER;
-        } else if matches!(it, b'.' | b'+' | b'%') {
+        } else if matches!(it, b'.' | b'+' | b'%' | b'\'') {
             classes[byte] = SIGN;
         } else if it == b'-' {
             classes[byte] = HYPHEN;
@@ -191,7 +191,11 @@ mod tests {
             ("a.1, ", 5),
             ("good a.b c1, ", 13),
             ("letters. c1, ", 13),
-            ("a.1, ", 5),
+            ("it's o'c-d. 'a' ", 16),
+            ("'a1', 'b': ", 11),
+            ("o'DE89 ", 0),
+            ("'123456789' ", 0),
+            ("o'c@", 0),
         ] {
             assert_eq!(glance(text.as_bytes()), passed, "{text}");
         }

@@ -14,7 +14,7 @@ use tidegate_plugin_sdk::Prefilter;
 /// - A number has at most eight digits, fewer than a card number or a phone number without a `+` has. Groups count together, with
 ///   all that may stand between them: `2026-11-27` leaves, and about `2026-11-27 10` the guard is asked.
 /// - Letters right behind a digit belong to one word with it, in which nothing begins.
-/// - An `@` at the start is part of no address.
+/// - An `@` at the start is part of no address. An apostrophe is in addresses what a dot is: part of one, and behind it one may begin.
 /// - A backslash may begin a line break as JSON writes it: nothing leaves up to it or to its letter, for behind that a word begins,
 ///   and nobody who sees the letter alone before it could tell.
 /// - What is invisible may stand within all that is looked for, and is passed only where nothing has begun. So may an accent, but behind
@@ -185,7 +185,7 @@ const OTHERS: [&str; 38] = [
     "\u{e1000}\u{10ffff}",
 ];
 /// ASCII that is part of nothing and begins nothing, but the separators.
-const ENDS: [&str; 10] = ["\0\u{1f}", "!$", "&'", "*", ",", ":?", "[", "]^", "`", "{\u{7f}"];
+const ENDS: [&str; 10] = ["\0\u{1f}", "!$", "&", "*", ",", ":?", "[", "]^", "`", "{\u{7f}"];
 const SEPARATORS: [&str; 4] = [" ", "/", ")", "\u{ff09}"];
 /// Of all scripts whose digits are seen as the keyboard's.
 const DIGITS: [&str; 8] = [
@@ -208,7 +208,7 @@ fn classes(prefilter: Prefilter) -> Prefilter {
         .class("other letters", OTHER_LETTERS)
         .class("digits", DIGITS)
         .class("signs", ["+", "%", "\u{ff0b}", "\u{ff05}"])
-        .class("dots", [".", "\u{ff0e}"])
+        .class("dots", [".", "'", "\u{ff0e}"])
         .class("ats", ["@", "\u{ff20}"])
         .class("hyphens", ["-", "\u{ff0d}"])
         .class("parentheses", ["(", "\u{ff08}"])
@@ -286,6 +286,9 @@ mod tests {
             ("a \\n", "a "),
             ("a \\", "a "),
             ("a b\\n4", "a "),
+            ("it's 'a' l'été, {'a1': 'b'} ", "it's 'a' l'été, {'a1': 'b'} "),
+            ("a o'b", "a "),
+            ("a 'b", "a "),
             ("a 1 2 3 ", "a "),
             ("２０２４年，ＡＢＣ，第１０章（见下） ", "２０２４年，ＡＢＣ，第１０章（见下） "),
             (
@@ -357,6 +360,9 @@ mod tests {
             "\\n411111111",
             "\\nDE89",
             "\\tjo@",
+            "sean.o'brien@",
+            "o'DE89",
+            "2'345678901",
             "é8",
             "abcdefghijklmnopqrst",
         ] {
@@ -370,8 +376,8 @@ mod tests {
         /// Numbers in groups of all kinds, with what may make more or less of them before, between and behind.
         #[test]
         fn nothing_that_is_found_begins_in_what_leaves(
-            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|\\\\[nrtx]?|[a-zé年\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ ./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
-                     [-a-z,: \n@\u{ff20}ｅ\u{200b}\u{301}]{0,3}(x\\.io|\\\\n)?){1,3}",
+            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|\\\\[nrtx]?|[a-zé年'\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ ./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
+                     [-a-z',: \n@\u{ff20}ｅ\u{200b}\u{301}]{0,3}(x\\.io|\\\\n)?){1,3}",
         ) {
             let (found, prefilter) = (find_all(&Detector::new(Kind::ALL.to_vec()), &text), prefilter());
             let first = found.first().map_or(text.len(), |find| find.range.start);
