@@ -157,7 +157,7 @@ fn prefixed(at: Place<'_>, rule: usize, prefix: usize, min: usize) -> Step {
             }
         }
         false => Step::More,
-        true if is_long && is_secret(&at.rest[prefix..len]) => Step::Match { len, rule },
+        true if is_long && (is_secret(&at.rest[prefix..len]) || is_id(&at.rest[..len])) => Step::Match { len, rule },
         true => Step::No,
     }
 }
@@ -269,6 +269,12 @@ fn is_secret(tail: &str) -> bool {
     tail.bytes().any(|b| b.is_ascii_digit()) && tail.bytes().any(|b| b.is_ascii_alphabetic())
 }
 
+/// An id of AWS, whose sixteen characters behind the prefix are base32: one of thirty has no digit.
+fn is_id(word: &str) -> bool {
+    let tail = word.strip_prefix("AKIA").or_else(|| word.strip_prefix("ASIA"));
+    tail.is_some_and(|tail| tail.len() == 16 && tail.bytes().all(|b| matches!(b, b'A'..=b'Z' | b'2'..=b'7')))
+}
+
 /// Random text in base 62 changes between upper case, lower case and digits at six of ten borders; names in
 /// CamelCase with a number do at three, and hashes in hexadecimal have no upper case or no lower.
 fn is_mixed(word: &str) -> bool {
@@ -337,6 +343,17 @@ mod tests {
         for key in keys {
             assert_eq!(found(Kind::ApiKey, &format!("token={key}. Next")).concat(), key);
             assert_eq!(found(Kind::ApiKey, &key).concat(), key);
+        }
+    }
+
+    #[test]
+    fn an_id_of_aws_is_found_without_a_digit() {
+        for prefix in ["AKIA", "ASIA"] {
+            let id = key(prefix, "IOSFODNNAEXAMPLE");
+            assert_eq!(found(Kind::ApiKey, &format!("token={id}. Next")), [id.as_str()]);
+            for other in [format!("{id}S"), id.to_lowercase(), id.replace("NN", "N_"), id[..19].to_owned()] {
+                assert_eq!(found(Kind::ApiKey, &other), [""; 0], "{other}");
+            }
         }
     }
 
