@@ -243,6 +243,7 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "e\u{301}",
         "\u{308}",
         "谢",
+        "\t",
         "/",
         "\n",
         "_",
@@ -420,7 +421,7 @@ proptest! {
     #[test]
     fn what_words_are_around_is_found_all_the_same(
         text in awkward(),
-        words in "([a-zA-Z_.+%('éя\u{301}-]{1,24}[ ,;:)\n年\u{2013}]{0,2}|[(.-]{0,2}[a-z]{0,2}[0-9]{1,4}[a-z.%+-]?[ ,:/)年\u{a0}-]{0,2}){0,8}",
+        words in "([a-zA-Z_.+%('éя\u{301}-]{1,24}[ ,;:)\n年\u{2013}]{0,2}|[(.-]{0,2}[a-z]{0,2}[0-9]{1,4}[a-z.%+-]?[ \t,:/)年\u{a0}-]{0,2}){0,8}",
         at in proptest::collection::vec(0usize..300, 0..8),
     ) {
         let text = format!("{words}{text}{words}{text}");

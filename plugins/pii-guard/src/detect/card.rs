@@ -1,4 +1,4 @@
-//! Payment card numbers: 13 to 19 digits in one piece or in groups of three and more with single spaces or
+//! Payment card numbers: 13 to 19 digits in one piece or in groups of three and more with single spaces, tabs or
 //! hyphens, of a known issuer's range, with a right check digit (Luhn, ISO/IEC 7812-1).
 
 use super::{Follower, follower, is_word};
@@ -34,8 +34,8 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
             _ => {}
         }
         match bytes[end..] {
-            [b' ' | b'-', next, ..] if next.is_ascii_digit() && group >= MIN_GROUP => end += 1,
-            [b' ' | b'-'] if group >= MIN_GROUP && count < MAX_DIGITS => {
+            [b' ' | b'-' | b'\t', next, ..] if next.is_ascii_digit() && group >= MIN_GROUP => end += 1,
+            [b' ' | b'-' | b'\t'] if group >= MIN_GROUP && count < MAX_DIGITS => {
                 is_open = !at.is_last;
                 break;
             }
@@ -85,6 +85,7 @@ mod tests {
             "4111111111111111",
             "4111 1111 1111 1111",
             "4111-1111-1111-1111",
+            "4111\t1111\t1111\t1111",
             "378282246310005",
             "3782 822463 10005",
             "5555555555554444",
@@ -115,6 +116,10 @@ mod tests {
             "0000000000000000",
             "4 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1",
             "4111  1111 1111 1111",
+            "4111\t\t1111\t1111\t1111",
+            "41 11 11 11 11 11 11 11",
+            "card_4111111111111111",
+            "4111111111111111CVV",
             "1234567890123456",
             "4444444444444444",
             "2024-05-17 12:30",

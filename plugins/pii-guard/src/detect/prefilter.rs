@@ -185,8 +185,8 @@ const OTHERS: [&str; 38] = [
     "\u{e1000}\u{10ffff}",
 ];
 /// ASCII that is part of nothing and begins nothing, but the separators.
-const ENDS: [&str; 10] = ["\0\u{1f}", "!$", "&", "*", ",", ":?", "[", "]^", "`", "{\u{7f}"];
-const SEPARATORS: [&str; 4] = [" ", "/", ")", "\u{ff09}"];
+const ENDS: [&str; 11] = ["\0\u{8}", "\n\u{1f}", "!$", "&", "*", ",", ":?", "[", "]^", "`", "{\u{7f}"];
+const SEPARATORS: [&str; 5] = [" ", "\t", "/", ")", "\u{ff09}"];
 /// Of all scripts whose digits are seen as the keyboard's.
 const DIGITS: [&str; 8] = [
     "09",
@@ -346,6 +346,7 @@ mod tests {
             "-\u{301}",
             "(\u{301}",
             "4111\u{200d}",
+            "4111\t1111\t1",
             "４１１１１１１１１",
             "٤١١١١١١١١",
             "\u{ff0b}４９",
@@ -376,7 +377,7 @@ mod tests {
         /// Numbers in groups of all kinds, with what may make more or less of them before, between and behind.
         #[test]
         fn nothing_that_is_found_begins_in_what_leaves(
-            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|\\\\[nrtx]?|[a-zé年'\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ ./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
+            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|\\\\[nrtx]?|[a-zé年'\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ \t./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
                      [-a-z',: \n@\u{ff20}ｅ\u{200b}\u{301}]{0,3}(x\\.io|\\\\n)?){1,3}",
         ) {
             let (found, prefilter) = (find_all(&Detector::new(Kind::ALL.to_vec()), &text), prefilter());
