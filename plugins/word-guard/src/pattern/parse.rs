@@ -64,7 +64,8 @@ impl Tree {
         }
     }
 
-    /// Bytes of the longest match that goes through no repetition without an end; `None` where every one does.
+    /// Bytes of the longest match that goes through no repetition without an end; `None` where every one does. Where a repetition may be
+    /// left out, one goes past it.
     pub(super) fn max_bytes(&self) -> Option<usize> {
         match self {
             Self::Empty | Self::Border => Some(0),
@@ -73,7 +74,10 @@ impl Tree {
                 trees.iter().map(Self::max_bytes).try_fold(0, |sum: usize, more| Some(sum.saturating_add(more?)))
             }
             Self::Either(trees) => trees.iter().filter_map(Self::max_bytes).max(),
-            Self::Repeat { tree, max, .. } => Some(tree.max_bytes()?.saturating_mul((*max)?)),
+            Self::Repeat { tree, min, max } => match (tree.max_bytes(), max) {
+                (Some(bytes), Some(max)) => Some(bytes.saturating_mul(*max)),
+                _ => (*min == 0).then_some(0),
+            },
         }
     }
 }

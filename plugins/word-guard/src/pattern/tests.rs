@@ -157,8 +157,10 @@ fn no_character_of_a_class_has_more_bytes_than_is_counted() {
         ("(?:ab|c{7}|d*){0,3}", Some(21)),
         ("a|b+", Some(1)),
         ("a{3,}", None),
-        ("a+b|c*d{9}", None),
-        ("x(?:a+)?", None),
+        ("a+b|c*d{9}", Some(9)),
+        ("x(?:a+)?", Some(1)),
+        ("(?:xa+){2,3}", None),
+        ("a{0,3}b{0,}", Some(3)),
     ] {
         assert_eq!(max_bytes(text), expected, "{text}");
     }
@@ -197,6 +199,9 @@ fn what_is_not_supported_is_refused_by_name() {
     check("a{1,65}", "longest match has 65 bytes; `max_match_bytes` is 64: raise that");
     check(r"id \d{1,16}", "longest match has 67 bytes");
     check("b+|a{0,60}.{2}", "longest match has 68 bytes");
+    check(".{20}(?:a+)?", "longest match has 80 bytes");
+    check(".{20}a*", "longest match has 80 bytes");
+    check("(?:.a*){17}", "longest match has 68 bytes");
     check(&format!("a|{}", "b".repeat(65)), "longest match has 65 bytes");
     check("((a{0,400}){0,400}b)", "too large");
     check(&"(".repeat(40), "nested");
