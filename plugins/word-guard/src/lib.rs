@@ -116,7 +116,8 @@ impl List {
         let patterns = config.patterns.iter().map(pattern).collect::<Result<Vec<_>, _>>()?;
         let may_begin = |c: char| words.may_begin(c) || patterns.iter().any(|pattern| pattern.may_begin(c));
         let firsts = std::array::from_fn(|code: usize| may_begin(char::from(code as u8)));
-        let Config { replacement, message, .. } = config.clone();
+        // Not the whole config: a long list of words is much memory.
+        let (replacement, message) = (config.replacement.clone(), config.message.clone());
         Ok(Self { words, patterns, firsts, replacement, message })
     }
 }

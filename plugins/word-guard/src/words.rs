@@ -1,4 +1,5 @@
-//! A list of words and phrases as a trie of characters.
+//! A list of words and phrases as a trie of characters, in one vector: twelve bytes for each place in a word at most, so that the
+//! longest list has its table in the memory that a plugin is given.
 //!
 //! A walk from one place ends at the first character that no word goes on with, so text costs a step or two a
 //! character, and where a window ends inside a walk a word may be under way. (Aho and Corasick's links would save
@@ -9,15 +10,18 @@ use tidegate_plugin_sdk::scan::{Place, Step};
 /// The list.
 #[derive(Debug)]
 pub struct Words {
+    /// By depth, so that children of a node lie together, sorted, and behind them those of the next node. The last one is none:
+    /// it says where the last children end.
     nodes: Vec<Node>,
     ignore_case: bool,
     whole: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Node {
-    /// By character, sorted.
-    children: Vec<(char, u32)>,
+    c: char,
+    /// Its first child, if it has one.
+    first: u32,
     ends_word: bool,
 }
 
@@ -27,44 +31,40 @@ impl Words {
     /// # Errors
     /// For an empty word and one that is longer than `max_bytes`.
     pub fn new(words: &[String], ignore_case: bool, whole: bool, max_bytes: usize) -> Result<Self, String> {
-        let mut list = Self { nodes: vec![Node::default()], ignore_case, whole };
+        let mut list = Vec::with_capacity(words.len());
         for word in words {
             let trimmed = word.trim();
             if trimmed.is_empty() {
                 return Err("`words` has an empty entry".into());
             }
             // A character has at most four bytes, and not the same number in each case.
-            if trimmed.chars().count() > max_bytes / 4 {
-                let (have, max) = (trimmed.chars().count(), max_bytes / 4);
+            let (have, max) = (trimmed.chars().count(), max_bytes / 4);
+            if have > max {
                 return Err(format!("word `{trimmed}` has {have} characters; at most {max} are supported"));
             }
-            list.insert(trimmed);
+            let mut word = Vec::with_capacity(have);
+            word.extend(trimmed.chars().map(|c| fold(c, ignore_case)));
+            list.push(word);
         }
-        Ok(list)
-    }
-
-    fn insert(&mut self, word: &str) {
-        let mut node = 0;
-        for c in word.chars() {
-            let c = fold(c, self.ignore_case);
-            let next = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
-            let children = &mut self.nodes[node].children;
-            match children.binary_search_by_key(&c, |(c, _)| *c) {
-                Ok(at) => node = children[at].1 as usize,
-                Err(at) => {
-                    children.insert(at, (c, next));
-                    self.nodes.push(Node::default());
-                    node = next as usize;
-                }
-            }
-        }
-        self.nodes[node].ends_word = true;
+        list.sort_unstable();
+        list.dedup();
+        Ok(Self { nodes: trie(&list), ignore_case, whole })
     }
 
     /// Whether a word may begin with a character.
     pub fn may_begin(&self, c: char) -> bool {
-        let children = &self.nodes[0].children;
-        children.binary_search_by_key(&fold(c, self.ignore_case), |(c, _)| *c).is_ok()
+        self.child(0, c).is_some()
+    }
+
+    fn children(&self, node: usize) -> std::ops::Range<usize> {
+        self.nodes[node].first as usize..self.nodes[node + 1].first as usize
+    }
+
+    /// Where words go on from a node with a character.
+    fn child(&self, node: usize, c: char) -> Option<usize> {
+        let (c, children) = (fold(c, self.ignore_case), self.children(node));
+        let at = self.nodes[children.clone()].binary_search_by_key(&c, |child| child.c).ok()?;
+        Some(children.start + at)
     }
 
     /// The longest word at a place.
@@ -76,11 +76,8 @@ impl Words {
         let (mut node, mut best) = (0, None);
         let mut chars = at.rest.char_indices().peekable();
         while let Some((start, c)) = chars.next() {
-            let children = &self.nodes[node].children;
-            let Ok(child) = children.binary_search_by_key(&fold(c, self.ignore_case), |(c, _)| *c) else {
-                return found(best, rule);
-            };
-            node = children[child].1 as usize;
+            let Some(child) = self.child(node, c) else { return found(best, rule) };
+            node = child;
             if self.nodes[node].ends_word {
                 match chars.peek() {
                     Some((_, next)) if self.whole && is_joined(c) && is_joined(*next) => {}
@@ -89,8 +86,39 @@ impl Words {
                 }
             }
         }
-        if self.nodes[node].children.is_empty() || at.is_last { found(best, rule) } else { Step::More }
+        if self.children(node).is_empty() || at.is_last { found(best, rule) } else { Step::More }
     }
+}
+
+/// Of words that are sorted and apart: nodes of one depth after those of another.
+fn trie(words: &[Vec<char>]) -> Vec<Node> {
+    let num_places: usize = words.iter().map(Vec::len).sum();
+    let mut nodes = Vec::with_capacity(num_places + 2);
+    nodes.push(Node { c: '\0', first: 0, ends_word: false });
+    // The words behind each node of a depth.
+    let (mut depth, mut at, mut level) = (0, 0, vec![words]);
+    while !level.is_empty() {
+        let mut next = Vec::new();
+        for words in level {
+            nodes[at].first = index(nodes.len());
+            // The shortest comes first.
+            let (ended, longer) = words.split_at(words.partition_point(|word| word.len() == depth));
+            nodes[at].ends_word = !ended.is_empty();
+            for behind in longer.chunk_by(|one, other| one[depth] == other[depth]) {
+                nodes.push(Node { c: behind[0][depth], first: 0, ends_word: false });
+                next.push(behind);
+            }
+            at += 1;
+        }
+        (depth, level) = (depth + 1, next);
+    }
+    nodes.push(Node { c: '\0', first: index(nodes.len()), ends_word: false });
+    nodes.shrink_to_fit();
+    nodes
+}
+
+fn index(num_nodes: usize) -> u32 {
+    u32::try_from(num_nodes).unwrap_or(u32::MAX)
 }
 
 fn found(len: Option<usize>, rule: usize) -> Step {
@@ -216,6 +244,48 @@ mod tests {
     #[test]
     fn the_longest_word_wins() {
         assert_eq!(found_in(&["new", "new york", "york city"], true, true, "New York City"), ["New York"]);
+    }
+
+    #[test]
+    fn words_that_begin_other_words_are_found_in_any_order() {
+        let words = ["carpet", "car", "cart", "dog", "car", "CARPET", "do"];
+        for whole in [true, false] {
+            let text = "car carp cart carpet carpets dogs do";
+            let expected: &[&str] = match whole {
+                true => &["car", "cart", "carpet", "do"],
+                false => &["car", "car", "cart", "carpet", "carpet", "dog", "do"],
+            };
+            assert_eq!(found_in(&words, true, whole, text), expected);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_longest_listed_word_is_found_at_each_place(
+            words in proptest::collection::vec("[abc]{1,4}", 1..9),
+            text in "[abc]{0,20}",
+        ) {
+            let list = Words::new(&words, false, false, 480).unwrap();
+            for start in 0..text.len() {
+                let rest = &text[start..];
+                let expected = words.iter().filter(|word| rest.starts_with(*word)).map(String::len).max();
+                let at = Place { rest, before: None, open: None, is_last: true };
+                proptest::prop_assert_eq!(list.step(at, 0), found(expected, 0), "{} in {:?}", rest, words);
+            }
+        }
+    }
+
+    /// As many words as may be, as long as they may be, of which no two begin alike.
+    #[test]
+    fn the_longest_list_has_a_table_of_fifteen_megabytes() {
+        let first = |n: u32| char::from_u32(0x4e00 + n).unwrap();
+        let words: Vec<String> = (0..10_000).map(|n| format!("{}{}", first(n), "密".repeat(119))).collect();
+        let list = Words::new(&words, true, true, 480).unwrap();
+        let bytes = list.nodes.capacity() * size_of::<Node>();
+        assert_eq!(list.nodes.len(), 10_000 * 120 + 2);
+        assert!(bytes < 15_000_000, "{bytes} bytes");
+        let at = Place { rest: &words[9_999], before: None, open: None, is_last: true };
+        assert_eq!(list.step(at, 0), Step::Match { len: 360, rule: 0 });
     }
 
     #[test]
