@@ -15,9 +15,10 @@ use tidegate_plugin_sdk::{
     Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
     StreamGuard, Verdict, Window,
 };
-use words::Words;
+use words::{BREAK_BYTES, Behind, Words, is_break};
 
-/// Longest word or match, in bytes: a stream holds back that much at most, and one character that ends it.
+/// Longest word or match, in bytes: a stream holds back that much at most, and a line break as JSON writes it before it or one
+/// character that ends it.
 const MAX_MATCH_BYTES: usize = 480;
 const MAX_WORDS: usize = 10_000;
 const MAX_PATTERNS: usize = 100;
@@ -48,7 +49,7 @@ pub struct WordGuard(Screen<List>);
 pub struct List {
     words: Words,
     patterns: Vec<Pattern>,
-    /// Which ASCII characters a match may begin with; most text is passed by on this.
+    /// Which ASCII characters a match or a line break may begin with; most text is passed by on this.
     firsts: [bool; 128],
     replacement: String,
     message: String,
@@ -114,7 +115,8 @@ impl List {
             Pattern::new(text, config.ignore_case, config.max_match_bytes).map_err(|e| format!("pattern `{text}`: {e}"))
         };
         let patterns = config.patterns.iter().map(pattern).collect::<Result<Vec<_>, _>>()?;
-        let may_begin = |c: char| words.may_begin(c) || patterns.iter().any(|pattern| pattern.may_begin(c));
+        let may_begin =
+            |c: char| c == '\\' || words.may_begin(c) || patterns.iter().any(|pattern| pattern.may_begin(c));
         let firsts = std::array::from_fn(|code: usize| may_begin(char::from(code as u8)));
         // Not the whole config: a long list of words is much memory.
         let (replacement, message) = (config.replacement.clone(), config.message.clone());
@@ -147,6 +149,7 @@ impl Scanner for List {
         }
         match self.longest(at) {
             Step::Match { len, rule } => self.whole(at, 1, len, rule),
+            Step::No => self.behind_break(at),
             step => step,
         }
     }
@@ -172,15 +175,36 @@ impl List {
         best
     }
 
+    /// What begins right behind a line break as JSON writes it. Text of tools' results and of answers is not decoded, so the break's
+    /// letter stands before a word as if it were one with it. A scan does not stop behind the letter, which alone would say nothing.
+    fn behind_break(&self, at: Place<'_>) -> Step {
+        let mut chars = at.rest.chars();
+        match (chars.next(), chars.next()) {
+            (Some('\\'), None) if !at.is_last => Step::More,
+            (backslash, Some(letter)) if is_break(backslash, letter) => match chars.as_str() {
+                "" if at.is_last => Step::No,
+                "" => Step::More,
+                rest => match self.longest(Place { rest, before: None, ..at }) {
+                    Step::Match { .. } => Step::Skip(BREAK_BYTES),
+                    step => step,
+                },
+            },
+            _ => Step::No,
+        }
+    }
+
     /// A match of `len` bytes with the words that begin in it, from byte `from` on, and end behind it. Where a word may yet become
-    /// one the match is open: what stands before leaves, or it would wait for longer than a stream holds back.
+    /// one the match is open: what stands before leaves, or it would wait for longer than a stream holds back. A line break stays with
+    /// the word behind it.
     fn whole(&self, at: Place<'_>, from: usize, mut len: usize, rule: usize) -> Step {
         let mut start = at.rest.ceil_char_boundary(from);
         while let Some(c) = at.rest.get(start..len).and_then(|inside| inside.chars().next()) {
-            let before = at.rest[..start].chars().next_back().or(at.before);
+            let behind = Behind::inside(at, start);
+            let (before, cut) =
+                if behind.is_break { (None, start.saturating_sub(BREAK_BYTES)) } else { (behind.last, start) };
             match self.words.step(Place { rest: &at.rest[start..], before, ..at }, 0) {
-                Step::More if start == 0 => return Step::More,
-                Step::More => return Step::Open { len: start, rule: rule + RULES * (len - start) },
+                Step::More if cut == 0 => return Step::More,
+                Step::More => return Step::Open { len: cut, rule: rule + RULES * (len - cut) },
                 Step::Match { len: more, .. } => len = len.max(start + more),
                 _ => {}
             }

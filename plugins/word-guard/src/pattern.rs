@@ -10,6 +10,7 @@ mod ahead;
 mod parse;
 mod program;
 
+use crate::words::Behind;
 use ahead::Ahead;
 use program::{Program, Ways};
 use std::cell::{Cell, RefCell};
@@ -93,7 +94,7 @@ impl Pattern {
         let mut ways = self.ways.borrow_mut();
         let (now, next) = &mut *ways;
         now.clear();
-        let (mut before, mut best, mut len) = (at.before, None, 0);
+        let (mut behind, mut best, mut len) = (Behind::one(at.before), None, 0);
         self.program.start(now);
         loop {
             let here = at.rest[len..].chars().next();
@@ -105,7 +106,7 @@ impl Pattern {
                 };
                 return (found, len);
             }
-            if self.program.settle(now, before, here) && len > 0 {
+            if self.program.settle(now, behind.is_border(here)) && len > 0 {
                 best = Some(len);
             }
             let goes_on =
@@ -116,7 +117,7 @@ impl Pattern {
             };
             self.program.advance(now, next, c);
             std::mem::swap(now, next);
-            (before, len) = (Some(c), len + c.len_utf8());
+            (behind, len) = (behind.then(c), len + c.len_utf8());
             if now.is_empty() {
                 return (Some(best), len);
             }

@@ -71,6 +71,32 @@ fn a_word_in_arguments_is_found_however_it_is_written() {
     assert_eq!(assert_same_for_any_chunking(&guard, &host, json, &[9, 30]).text, expected);
 }
 
+/// As tools return it and answers have it.
+#[test]
+fn a_line_break_as_json_writes_it_hides_no_word_wherever_pieces_end() {
+    let config = r#"{"words":["cat","nightjar","tea x"],"patterns":["\\bEMP-\\d{2}\\b","~a.{0,3}"]}"#;
+    for (text, expected) in [
+        (r#"{"a":"x\ncat\r\nEMP-12\tcat\n"}"#, r#"{"a":"x\n[redacted]\r\n[redacted]\t[redacted]\n"}"#),
+        (r"\ncat", r"\n[redacted]"),
+        (r"\\ncats, \ncat_, \xcat", r"\\ncats, \ncat_, \xcat"),
+        (r"C:\nightjar, \nnightjar", r"C:\[redacted], \n[redacted]"),
+        (r"~a\ntea x, ~a\ntea xs.", r"[redacted], [redacted]ea xs."),
+    ] {
+        for at in 0..=text.len() {
+            let outcome = assert_same_for_any_chunking(&plugin::<WordGuard>(config), &Host::default(), text, &[at]);
+            assert_eq!(outcome.text, expected, "{text}");
+        }
+    }
+}
+
+#[test]
+fn no_more_waits_behind_a_line_break_than_is_promised() {
+    let word = "\u{20000}".repeat(120);
+    let guard = plugin::<WordGuard>(&format!(r#"{{"words":["{word}"]}}"#));
+    let text = format!("\\n{word}, ");
+    assert_eq!(assert_same_for_any_chunking(&guard, &Host::default(), &text, &[]).text, "\\n[redacted], ");
+}
+
 #[test]
 fn a_stream_is_redacted_across_borders_of_its_pieces() {
     let text = "Ask the Cat about project nightjar, emp-123456, ababc and cats.";
@@ -138,7 +164,7 @@ fn a_match_leaves_as_soon_as_it_is_sure() {
 fn awkward() -> impl Strategy<Value = String> {
     const PIECES: &[&str] = &[
         "project", "nightjar", " ", "\n", "cat", "c", "a", "+", "C++", "emp", "-", "12", "345", "6", "ab", "abc", "b",
-        "é", "密", "_", "s", "\"", "\\n", "\\", ",",
+        "é", "密", "_", "s", "\"", "\\n", "\\", ",", "\\r\\n", "\\tcat", "n",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
 }

@@ -135,9 +135,48 @@ fn is_joined(c: char) -> bool {
 }
 
 /// Whether a word may begin or end between two characters; beside one of a script without spaces, always.
-pub(crate) fn is_border(before: Option<char>, after: Option<char>) -> bool {
+fn is_border(before: Option<char>, after: Option<char>) -> bool {
     let is_alone = |c: Option<char>| c.is_some_and(|c| is_word(c) && is_spaceless(c));
     before.is_some_and(is_word) != after.is_some_and(is_word) || is_alone(before) || is_alone(after)
+}
+
+/// Bytes of a line break as JSON writes it: a backslash and `n`, `r` or `t`, which is a letter of no word behind it.
+pub(crate) const BREAK_BYTES: usize = 2;
+
+pub(crate) fn is_break(backslash: Option<char>, letter: char) -> bool {
+    backslash == Some('\\') && matches!(letter, 'n' | 'r' | 't')
+}
+
+/// The last two characters before a place.
+#[derive(Clone, Copy)]
+pub(crate) struct Behind {
+    pub(crate) last: Option<char>,
+    /// A line break as JSON writes it. It may be a letter of a path as well, so that a border is there either way.
+    pub(crate) is_break: bool,
+}
+
+impl Behind {
+    /// Where one character is known.
+    pub(crate) fn one(last: Option<char>) -> Self {
+        Self { last, is_break: false }
+    }
+
+    /// At byte `start` of the text from a place on.
+    pub(crate) fn inside(at: Place<'_>, start: usize) -> Self {
+        let mut chars = at.rest[..start].chars().rev();
+        match chars.next() {
+            Some(last) => Self::one(chars.next().or(at.before)).then(last),
+            None => Self::one(at.before),
+        }
+    }
+
+    pub(crate) fn then(self, c: char) -> Self {
+        Self { last: Some(c), is_break: is_break(self.last, c) }
+    }
+
+    pub(crate) fn is_border(self, after: Option<char>) -> bool {
+        self.is_break || is_border(self.last, after)
+    }
 }
 
 /// Scripts in which no space tells where a word ends. Korean has spaces, but behind most words a particle without one, which is

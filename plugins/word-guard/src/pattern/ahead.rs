@@ -2,6 +2,7 @@
 //! match. One pass over the text, so that a place at which nothing comes of a beginning costs no walk of its own.
 
 use super::program::Program;
+use crate::words::Behind;
 use tidegate_plugin_sdk::scan::Place;
 
 /// No match from here.
@@ -47,11 +48,11 @@ impl Ahead {
         let mut behind = vec![end as u16; len];
         let mut here = vec![NEVER; len];
         if !is_cut {
-            program.ends(end as u16, last(&at, end), None, &here, &mut behind);
+            program.ends(end as u16, Behind::inside(at, end).is_border(None), None, &here, &mut behind);
         }
         self.keep(end, &behind);
         for (start, c) in at.rest[..end].char_indices().rev() {
-            program.ends(start as u16, last(&at, start), Some(c), &behind, &mut here);
+            program.ends(start as u16, Behind::inside(at, start).is_border(Some(c)), Some(c), &behind, &mut here);
             self.keep(start, &here);
             std::mem::swap(&mut here, &mut behind);
         }
@@ -81,9 +82,4 @@ impl Ahead {
         let Some(row) = self.rows.get(row..row + self.row_len).filter(|row| !row.is_empty()) else { return true };
         ways.iter().any(|way| usize::from(row[*way]) <= end)
     }
-}
-
-/// The character before a place in a stretch.
-fn last(at: &Place<'_>, here: usize) -> Option<char> {
-    at.rest[..here].chars().next_back().or(at.before)
 }

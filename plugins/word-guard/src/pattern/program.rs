@@ -1,7 +1,7 @@
 //! An expression as a program for a machine that is in many states at once (Thompson's construction).
 
 use super::parse::{Class, Kind, Tree};
-use crate::words::{is_border, is_word};
+use crate::words::is_word;
 
 /// Instructions of one pattern; repetition in braces is written out.
 const MAX_INSTRUCTIONS: usize = 4096;
@@ -73,7 +73,7 @@ impl Program {
     fn find_firsts(&self) -> [bool; 129] {
         let mut ways = self.ways();
         ways.add(0);
-        self.settle_at(&mut ways, true);
+        self.settle(&mut ways, true);
         let classes = || ways.list.iter().filter_map(|at| self.class(*at));
         std::array::from_fn(|code| match u8::try_from(code) {
             Ok(code @ ..128) => classes().any(|class| class.has(char::from(code), self.ignore_case)),
@@ -94,7 +94,7 @@ impl Program {
 
     /// Fills in, for each instruction at the place `here` between two characters, where the nearest match ends. `behind`: the same
     /// behind the character `after`. A repetition leads back, so it is gone over until nothing changes.
-    pub(super) fn ends(&self, here: u16, before: Option<char>, after: Option<char>, behind: &[u16], ends: &mut [u16]) {
+    pub(super) fn ends(&self, here: u16, is_border: bool, after: Option<char>, behind: &[u16], ends: &mut [u16]) {
         #[cfg(test)]
         super::tests::STEPS.set(super::tests::STEPS.get() + 1);
         for (at, end) in ends.iter_mut().enumerate() {
@@ -104,7 +104,6 @@ impl Program {
                 _ => u16::MAX,
             };
         }
-        let is_border = is_border(before, after);
         let mut has_changed = true;
         while has_changed {
             has_changed = false;
@@ -129,26 +128,22 @@ impl Program {
         ways.add(0);
     }
 
-    /// Follows what takes no character, between `before` and `after`; only instructions that take one stay.
-    /// Returns whether a match ends here.
-    pub(super) fn settle(&self, ways: &mut Ways, before: Option<char>, after: Option<char>) -> bool {
-        self.settle_at(ways, is_border(before, after))
-    }
-
     /// At the end of what is known: whether a match ends here, if that does not hang on the next character and no
     /// longer match can follow.
     pub(super) fn foresee(&self, now: &Ways, scratch: &mut Ways) -> Option<bool> {
         let mut with = |is_border: bool| {
             scratch.clear();
             now.list.iter().for_each(|at| scratch.add(*at));
-            let matched = self.settle_at(scratch, is_border);
+            let matched = self.settle(scratch, is_border);
             scratch.is_empty().then_some(matched)
         };
         let (at_border, inside) = (with(true)?, with(false)?);
         (at_border == inside).then_some(inside)
     }
 
-    fn settle_at(&self, ways: &mut Ways, is_border: bool) -> bool {
+    /// Follows what takes no character, at a place that is a border of a word or none; only instructions that take one stay.
+    /// Returns whether a match ends here.
+    pub(super) fn settle(&self, ways: &mut Ways, is_border: bool) -> bool {
         let mut matched = false;
         let mut idx = 0;
         while let Some(at) = ways.list.get(idx).copied() {

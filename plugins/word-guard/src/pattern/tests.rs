@@ -61,8 +61,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn what_is_remembered_of_a_run_changes_nothing(text in "([ab]{0,12}[abc .é]){0,8}", max in 6_usize..10) {
-        for pattern in ["a+b", "a*b", "[ab]+c", r"\w+\b\.", "a{2,}bc", r"\w*\bc", "[ab]+ab", ".+c", r"(?:\w+ )+c", "a+b{0,9}c", "a+|b+c", "a.*c", "a(?:.*c)?", r"\ba.*b\b", "a[^c]*c|b.b", "(?:a|b.)*é"] {
+    fn what_is_remembered_of_a_run_changes_nothing(text in "([ab]{0,12}([abc .é]|\\\\[nrt])){0,8}", max in 6_usize..10) {
+        for pattern in ["a+b", "a*b", "[ab]+c", r"\w+\b\.", "a{2,}bc", r"\w*\bc", "[ab]+ab", ".+c", r"(?:\w+ )+c", "a+b{0,9}c", "a+|b+c", "a.*c", "a(?:.*c)?", r"\ba.*b\b", r"\bb+\b[^c]", r"\w\b\w+", "a[^c]*c|b.b", "(?:a|b.)*é"] {
             let new = || Pattern::new(pattern, true, max).unwrap();
             prop_assert_eq!(find_all(&Only(new()), &text), find_all(&Forgetful(new()), &text), "{}", pattern);
             // Of a stream, of which more is to come.
