@@ -45,8 +45,9 @@ impl Note {
         serde_json::from_str(json).ok()
     }
 
-    /// Whether an answer is of the model that was asked, or of one that was chosen for whoever left that open. Of one that stood in
-    /// it is no answer of the model's, and who may use the one may not use the other. A host that does not say has none.
+    /// Whether an answer is of the model that was asked, or of any for whoever left that open: of a router's second choice too,
+    /// which is then given after the first is back. Of one that stood in it is no answer of the model's, and who may use the one
+    /// may not use the other. A host that does not say has none.
     pub fn is_answered(&self, by: Option<&str>) -> bool {
         self.model == ROUTED || by.is_none_or(|by| by == self.model)
     }
