@@ -22,6 +22,9 @@ pub const CATEGORIES: [&str; 13] = [
     "violence/graphic",
 ];
 
+const IGNORES_ALL: &str = "`action` is \"ignore\" for every category, so that nothing could be reported or refused; set it to \
+    \"block\" or \"flag\", or give a category such an action in `categories`";
+
 /// What is done about a text at or over the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -72,7 +75,8 @@ impl Rules {
     /// the general threshold and action.
     ///
     /// # Errors
-    /// For names that are no categories, and thresholds that are no scores.
+    /// For names that are no categories, thresholds that are no scores, and rules that ignore every category: each text would
+    /// go to the classifier, and nothing would come of it.
     pub fn new(
         threshold: f32,
         act: Act,
@@ -93,8 +97,12 @@ impl Rules {
             };
             (name, rule)
         };
+        let rules: Vec<(&'static str, Rule)> = CATEGORIES.into_iter().map(rule).collect();
+        if rules.iter().all(|(_, rule)| rule.act == Act::Ignore) {
+            return Err(Error::InvalidConfig(IGNORES_ALL.into()));
+        }
         let labels = labels.iter().map(|(label, name)| Ok((label.clone(), category(name)?)));
-        Ok(Self { rules: CATEGORIES.into_iter().map(rule).collect(), labels: labels.collect::<Result<_, Error>>()? })
+        Ok(Self { rules, labels: labels.collect::<Result<_, Error>>()? })
     }
 
     /// What one text's labels mean, in the order of the categories; the highest score of each counts.

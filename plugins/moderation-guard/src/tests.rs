@@ -28,6 +28,29 @@ fn a_config_that_cannot_work_is_refused() {
     }
 }
 
+#[test]
+fn a_config_that_ignores_every_category_is_refused_with_what_to_do() {
+    let each: Vec<String> = CATEGORIES.iter().map(|name| format!(r#""{name}":{{"action":"ignore"}}"#)).collect();
+    let ignores = |some: &str| format!(r#"{{"action":"ignore","categories":{{{some}}}}}"#);
+    for json in [
+        r#"{"action":"ignore"}"#.to_owned(),
+        ignores(""),
+        ignores(r#""violence":{"threshold":0.1}"#),
+        ignores(r#""violence":{"action":"ignore"}"#),
+        format!(r#"{{"categories":{{{}}}}}"#, each.join(",")),
+    ] {
+        let Err(Error::InvalidConfig(problem)) = configure::<ModerationGuard>(&json) else { panic!("{json} loads") };
+        assert!(problem.contains("`action`") && problem.contains("`categories`"), "{problem}");
+    }
+    for json in [
+        ignores(r#""violence":{"action":"flag"}"#),
+        ignores(r#""self-harm/intent":{"action":"block"}"#),
+        format!(r#"{{"categories":{{{}}}}}"#, each[1..].join(",")),
+    ] {
+        assert!(configure::<ModerationGuard>(&json).is_ok(), "{json}");
+    }
+}
+
 fn labels(of_text: &[(&str, f32)]) -> Vec<Label> {
     of_text.iter().map(|(name, score)| Label { name: (*name).into(), score: *score }).collect()
 }
