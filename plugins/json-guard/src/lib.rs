@@ -2,6 +2,7 @@
 //! where that is safe. Read next: [`schema`] for what is checked, [`repair`] for what is mended.
 
 pub mod json;
+pub mod number;
 pub mod repair;
 #[allow(missing_docs, reason = "nodes, types and bounds are named after their keywords")]
 pub mod schema;

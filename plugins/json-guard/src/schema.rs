@@ -1,7 +1,8 @@
 //! A JSON Schema as the guard checks it: a subset of draft 2020-12, read once. What is not in the subset is refused
 //! by name: passing over it would promise a check that nobody makes.
 
-use crate::json::{Json, Number};
+use crate::json::Json;
+use crate::number::Number;
 
 /// Index of a node.
 pub type NodeIdx = usize;

@@ -3,7 +3,8 @@
 //! Invariant: nothing is told that the model has made up, neither keys nor values, but kinds and counts: other guards may have
 //! to take it out, and they do not see a refusal.
 
-use crate::json::{Json, Number, told};
+use crate::json::{Json, told};
+use crate::number::Number;
 use crate::schema::{Bound, Node, NodeIdx, Schema, Type, escaped};
 use std::cmp::Ordering;
 
