@@ -6,6 +6,7 @@ pub mod number;
 pub mod repair;
 #[allow(missing_docs, reason = "nodes, types and bounds are named after their keywords")]
 pub mod schema;
+pub mod unique;
 pub mod validate;
 
 use repair::Repair;

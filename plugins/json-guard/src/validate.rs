@@ -6,6 +6,7 @@
 use crate::json::{Json, told};
 use crate::number::Number;
 use crate::schema::{Bound, Node, NodeIdx, Schema, Type, escaped};
+use crate::unique::first_repeated;
 use std::cmp::Ordering;
 
 /// A step of a place by a key that the schema does not declare.
@@ -14,8 +15,8 @@ const ANY_KEY: &str = "*";
 /// As many are told.
 pub const MAX_PROBLEMS: usize = 8;
 
-/// Subschemas that one answer may be compared with. `anyOf` in a schema that refers to itself can ask for more than
-/// anyone waits for; such an answer counts as invalid.
+/// Subschemas that one answer may be compared with, and steps of looking for items that come twice. `anyOf` in a schema that
+/// refers to itself can ask for more than anyone waits for; such an answer counts as invalid.
 const MAX_STEPS: u32 = 200_000;
 
 /// What is wrong with a value; nothing where it is valid.
@@ -111,14 +112,12 @@ impl Check<'_> {
     }
 
     fn unique(&mut self, items: &[Json], path: &str) {
-        for (idx, item) in items.iter().enumerate() {
-            self.steps = self.steps.saturating_add(idx as u32);
-            if self.steps > MAX_STEPS {
-                return self.tell(path, || "is too much to check".into());
-            }
-            if items[..idx].iter().any(|before| before.is_same(item)) {
-                return self.tell(path, || format!("has the item {idx} twice"));
-            }
+        let twice = first_repeated(items, &mut self.steps, MAX_STEPS);
+        if self.steps > MAX_STEPS {
+            return self.tell(path, || "is too much to check".into());
+        }
+        if let Some(idx) = twice {
+            self.tell(path, || format!("has the item {idx} twice"));
         }
     }
 
@@ -280,6 +279,22 @@ mod tests {
             of(r#"{"not":{"const":{"a":1,"b":2}}}"#, r#"{"b":2,"a":1.0}"#),
             ["the answer is what `not` forbids"]
         );
+    }
+
+    #[test]
+    fn items_of_a_long_list_may_be_unique() {
+        let unique = r#"{"type":"array","uniqueItems":true}"#;
+        let mut items: Vec<String> = (1..=5_000).map(|n| n.to_string()).collect();
+        assert_eq!(of(unique, &format!("[{}]", items.join(","))), [""; 0]);
+        items[4_000] = "17.0".into();
+        assert_eq!(of(unique, &format!("[{}]", items.join(","))), ["the answer has the item 4000 twice"]);
+        // Each has all keys of the others, and differs in the last value.
+        let members: String = (0..269).map(|key| format!("\"k{key}\":0,")).collect();
+        let objects: Vec<String> = (0..632).map(|n| format!("{{{members}\"z\":{n}}}")).collect();
+        assert_eq!(of(unique, &format!("[{}]", objects.join(","))), [""; 0]);
+        let more: Vec<String> = objects.iter().cycle().take(1_000).cloned().collect();
+        let told = of(unique, &format!("[{}]", more.join(",")));
+        assert!(told.len() == 1 && told[0].contains("more than 200000"), "{told:?}");
     }
 
     #[test]
