@@ -52,23 +52,38 @@ fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36F}' | '\u{483}'..='\u{489}' | '\u{1AB0}'..='\u{1AFF}' | '\u{1DC0}'..='\u{1DFF}' | '\u{20D0}'..='\u{20FF}' | '\u{FE20}'..='\u{FE2F}')
 }
 
+/// Letters with something at, above, below or through them. A table: the standard library has none, and with both cases in it
+/// no letter has to be lower-cased first.
 fn accented(c: char) -> Option<u8> {
-    let base = match c {
-        'à'..='å' | 'À'..='Å' | 'ā' | 'ă' | 'ą' => b'a',
-        'ç' | 'Ç' | 'ć' | 'č' => b'c',
-        'è'..='ë' | 'È'..='Ë' | 'ē' | 'ę' | 'ě' => b'e',
-        'ì'..='ï' | 'Ì'..='Ï' | 'ī' | 'ı' => b'i',
-        'ñ' | 'Ñ' | 'ń' | 'ň' => b'n',
-        'ò'..='ö' | 'ø' | 'Ò'..='Ö' | 'Ø' | 'ō' | 'ő' => b'o',
-        'ù'..='ü' | 'Ù'..='Ü' | 'ū' | 'ů' | 'ű' => b'u',
-        'ý' | 'ÿ' | 'Ý' => b'y',
-        'ś' | 'š' | 'ß' => b's',
-        'ź' | 'ż' | 'ž' => b'z',
-        'ł' => b'l',
+    let code = c as u32;
+    let (bases, first): (&[u8], u32) = match code {
+        0xC0..=0x24F => (LATIN, 0xC0),
+        0x1E00..=0x1EFF => (LATIN_ADDITIONAL, 0x1E00),
         _ => return None,
     };
-    Some(base)
+    bases.get((code - first) as usize).copied().filter(|base| *base != NO_BASE)
 }
+
+/// For a character that is no letter with an accent, and for a letter whose other case is in neither table.
+const NO_BASE: u8 = b'.';
+
+/// Latin-1 from `À` on, Latin Extended-A and Extended-B: what Unicode takes apart into one letter and accents, letters with a
+/// stroke or a hook, those without their dot, `ß` and the long `s`. 64 in a line.
+const LATIN: &[u8; 400] = b"\
+    aaaaaa.ceeeeiiii.nooooo.ouuuuy.saaaaaa.ceeeeiiii.nooooo.ouuuuy.y\
+    aaaaaaccccccccddddeeeeeeeeeegggggggghhhhiiiiiiiiii..jjkk.lllllll\
+    lllnnnnnn...oooooo..rrrrrrssssssssttttttuuuuuuuuuuuuwwyyyzzzzzzs\
+    b.bb...cc..dd....ff.....kkl...n.oo..pp.....ttt.uu..yyzz.........\
+    .............aaiioouuuuuuuuuu.aaaa..ggggkkoooo..j...gg..nnaa..oo\
+    aaaaeeeeiiiioooorrrruuuusstt..hhnd..zzaaeeooooooooyylntj...ccl..\
+    ...b..eejjqqrryy";
+
+/// Latin Extended Additional.
+const LATIN_ADDITIONAL: &[u8; 256] = b"\
+    aabbbbbbccddddddddddeeeeeeeeeeffgghhhhhhhhhhiiiikkkkkkllllllllmm\
+    mmmmnnnnnnnnoooooooopppprrrrrrrrssssssssssttttttttuuuuuuuuuuvvvv\
+    wwwwwwwwwwxxxxyyzzzzzzhtwyas..s.aaaaaaaaaaaaaaaaaaaaaaaaeeeeeeee\
+    eeeeeeeeiiiioooooooooooooooooooooooouuuuuuuuuuuuuuyyyyyyyy....yy";
 
 /// Full width, circled, squared and mathematical letters and digits.
 fn styled(c: char) -> Option<u8> {
@@ -123,7 +138,10 @@ mod tests {
         let check = |c, expected| assert_eq!(fold(c), expected, "{c:?}");
         check('I', Folded::Plain(b'i'));
         check('é', Folded::Plain(b'e'));
-        check('ł', Folded::Plain(b'l'));
+        for pair in "Śs Čc Žz Ćc Łl řr ťt ịi ạa ẹe Đd Øo İi ıi ơo ẞs ỹy Ȳy Ǫo ȷj".split(' ') {
+            let plain = pair.bytes().last().unwrap();
+            pair.chars().for_each(|c| check(c, Folded::Plain(plain)));
+        }
         check('ｉ', Folded::LookAlike(b'i'));
         check('𝐈', Folded::LookAlike(b'i'));
         check('𝐢', Folded::LookAlike(b'i'));
@@ -148,5 +166,23 @@ mod tests {
         }
         check('×', Folded::Other);
         check(' ', Folded::Other);
+        check('æ', Folded::Foreign);
+        check('ǆ', Folded::Foreign);
+    }
+
+    #[test]
+    fn a_capital_is_read_as_its_small_letter() {
+        let mut num_letters = 0;
+        for c in ('\u{C0}'..='\u{24F}').chain('\u{1E00}'..='\u{1EFF}') {
+            // Of `İ` an accent is left over behind the letter.
+            let small = c.to_lowercase().next().unwrap();
+            if let Folded::Plain(_) = fold(c) {
+                assert_eq!(fold(c), fold(small), "{c} and {small}");
+                num_letters += 1;
+            } else if small != c {
+                assert!(!matches!(fold(small), Folded::Plain(_)), "{c} and {small}");
+            }
+        }
+        assert_eq!(num_letters, 556);
     }
 }
