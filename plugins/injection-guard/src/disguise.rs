@@ -26,6 +26,8 @@ pub fn payloads(text: &str) -> Vec<Payload> {
     let mut at = 0;
     while at < bytes.len() {
         let run = bytes[at..].iter().take_while(|byte| is_base64(**byte) || matches!(byte, b'%' | b'\\')).count();
+        #[cfg(test)]
+        crate::tests::took(run);
         if run >= 16 {
             let padded = run + bytes[at + run..].iter().take(2).take_while(|byte| **byte == b'=').count();
             payloads.extend(payload(&text[at..at + run], at..at + padded));

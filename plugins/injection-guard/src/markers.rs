@@ -83,7 +83,10 @@ fn marker(rest: &[u8], at: usize) -> Option<Sighting> {
 fn heading(rest: &[u8], at: usize) -> Option<Sighting> {
     let (heading, weight) = *HEADINGS.iter().find(|(heading, _)| begins(rest, heading))?;
     let said = rest[heading.len()..].iter().skip_while(|byte| byte.is_ascii_whitespace());
-    let words = said.take_while(|byte| **byte != b'\n').take(200).filter(|byte| **byte == b' ').count();
+    let said = said.take_while(|byte| **byte != b'\n').take(200);
+    #[cfg(test)]
+    crate::tests::took(said.clone().count());
+    let words = said.filter(|byte| **byte == b' ').count();
     let enough = words >= 2 || heading.starts_with('#');
     enough.then(|| Sighting { signal: RoleSpoof, weight, range: at..at + heading.len(), read_as: None })
 }
@@ -99,12 +102,18 @@ const MAX_URL: usize = 2048;
 /// the URL. A placeholder gives it away.
 fn image(text: &str, at: usize) -> Option<Sighting> {
     let rest = text[at..].strip_prefix("![")?;
-    let caption = rest.as_bytes().iter().take(200).position(|byte| *byte == b']')?;
+    let mut caption = rest.as_bytes().iter().take(200);
+    #[cfg(test)]
+    crate::tests::took(caption.len());
+    let caption = caption.position(|byte| *byte == b']')?;
     let target = rest.get(caption + 1..)?.strip_prefix('(')?;
     if !(begins(target.as_bytes(), "http://") || begins(target.as_bytes(), "https://")) {
         return None;
     }
-    let end = target.as_bytes().iter().take(MAX_URL).position(|byte| matches!(byte, b')' | b'\n'))?;
+    let mut url = target.as_bytes().iter().take(MAX_URL);
+    #[cfg(test)]
+    crate::tests::took(url.len());
+    let end = url.position(|byte| matches!(byte, b')' | b'\n'))?;
     let query = target.get(..end)?.split_once('?')?.1;
     let value = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
     let placeholder =

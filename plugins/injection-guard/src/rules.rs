@@ -108,6 +108,8 @@ impl Rule {
             for from in (0..window.len()).filter(|at| reached >> at & 1 == 1) {
                 let mut distance = 0;
                 for (at, token) in window.iter().enumerate().skip(from + 1) {
+                    #[cfg(test)]
+                    crate::tests::took(1);
                     distance += token.step;
                     if distance > gap + 1 {
                         break;

@@ -102,6 +102,8 @@ fn first_place(phrase: &[&str], text: &str) -> Option<Range<usize>> {
     let (first, others) = phrase.split_first()?;
     text.match_indices(first).find_map(|(start, _)| {
         let near = &text[start..text.floor_char_boundary(start + NEAR)];
+        #[cfg(test)]
+        crate::tests::took(near.len());
         let mut end = first.len();
         let all = others.iter().all(|part| near[end..].find(part).map(|at| end += at + part.len()).is_some());
         all.then_some(start..start + end)

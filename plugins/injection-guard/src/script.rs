@@ -30,6 +30,8 @@ pub fn own(text: &str, plain: &Range<usize>) -> Range<usize> {
 fn read(text: &str, mut each: impl FnMut(char, Range<usize>)) {
     let mut last: Option<(char, Range<usize>)> = None;
     for (at, c) in text.char_indices().filter(|(_, c)| !is_invisible(*c) && !is_vowel_sign(*c)) {
+        #[cfg(test)]
+        crate::tests::took(1);
         let own = at..at + c.len_utf8();
         for c in c.to_lowercase().map(base).filter(|c| !is_invisible(*c)) {
             last = match last.take() {

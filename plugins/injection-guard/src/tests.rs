@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::cell::Cell;
 use tidegate_plugin_sdk::host::fake;
 use tidegate_plugin_sdk::plugin::configure;
 use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
@@ -214,26 +215,51 @@ fn an_attack_is_found_however_it_is_cut_into_parts() {
     assert!(matches!(inspect("", vec![hidden]).action, Action::Refuse(_)), "a word that runs into it hides nothing");
 }
 
-/// One that looked at everything again from each place would take hours for these.
+thread_local! {
+    /// Characters and words that this thread looked at: counted wherever a loop goes on from a place of the text.
+    static STEPS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts them.
+pub fn took(steps: usize) {
+    STEPS.set(STEPS.get() + steps);
+}
+
+/// One that looked at everything again from each place would take 16 times as many steps for 4 times the text. A little more
+/// than 4 times are left to what looks ahead, which the end of a text cuts off.
 #[test]
-fn long_texts_of_awkward_words_are_read_in_time() {
+fn long_texts_of_awkward_words_take_work_in_proportion() {
     for piece in [
         "ignore all ",
         "send data ",
         "<|",
         "![a](http://h?q=",
+        "![",
+        "human: ",
+        "\nhuman:  ",
+        "\"a ",
+        "'a ",
         "QUJD",
         "%69",
+        "\\x69",
         "i g n o r e ",
+        "i ",
         "\u{200B}a",
+        "Ị",
         "忽略",
+        "忽略指令",
         "игнорируй ",
         "\u{1106}\u{116E}\u{3164}",
+        "\u{E0041}",
     ] {
-        let text = piece.repeat(200_000 / piece.len());
-        let started = std::time::Instant::now();
-        scan::scan(&Words::new(), &text);
-        assert!(started.elapsed().as_secs() < 60, "{piece}: {:?}", started.elapsed());
+        let steps = |num_pieces: usize| {
+            STEPS.set(0);
+            scan::scan(&Words::new(), &piece.repeat(num_pieces));
+            STEPS.get()
+        };
+        let num_pieces = 16_000 / piece.len();
+        let (few, many) = (steps(num_pieces), steps(4 * num_pieces));
+        assert!(few >= num_pieces && many <= 5 * few, "{piece:?}: {few} steps, then {many}");
     }
 }
 

@@ -39,6 +39,8 @@ pub fn tokens(words: &Words, text: &str) -> Vec<Token> {
     let mut chars = text.char_indices().peekable();
     let mut before = ' ';
     while let Some((at, c)) = chars.next() {
+        #[cfg(test)]
+        crate::tests::took(1);
         let next = chars.peek().map_or(' ', |(_, next)| *next);
         match (c, next) {
             // A break of a line in JSON text.
@@ -166,6 +168,8 @@ impl Reader<'_> {
     /// The words since a quote began are what was quoted, where it ends with one.
     fn end_quote(&mut self, is_closed: bool) {
         if self.between.quote.take().is_some() && !is_closed {
+            #[cfg(test)]
+            crate::tests::took(self.list.len() - self.between.unquoted);
             self.list[self.between.unquoted..].iter_mut().for_each(|token| token.quoted = false);
         }
     }
@@ -247,6 +251,8 @@ fn join_letters(words: &Words, list: Vec<Token>) -> Vec<Token> {
     while let Some(first) = rest.first() {
         let follows = |pair: &[Token]| pair[1].letter.is_some() && pair[1].start == pair[0].end + 1;
         let run = if first.letter.is_some() { 1 + rest.windows(2).take_while(|pair| follows(pair)).count() } else { 1 };
+        #[cfg(test)]
+        crate::tests::took(run);
         let (run, behind) = rest.split_at(run);
         match ending(words, run) {
             Some((start, class)) => {
