@@ -130,7 +130,7 @@ fn too_slow(patience: Duration) -> Reject {
 }
 
 fn no_turn(patience: Duration) -> Reject {
-    let message = "other schemas are being compiled for this tenant, and take long; send the request again later, or smaller schemas";
+    let message = "other schemas are being compiled, and take long; send the request again later, or smaller schemas";
     let cause = format!("no turn to compile within {patience:?}");
     Reject::unavailable(Fault::Engine, message, RETRY_AFTER_S).code("engine_queue_full").because(cause)
 }

@@ -159,12 +159,13 @@ async fn streamed(
 
 pub(crate) fn full(full: Full) -> Reject {
     let message = match full {
-        Full::Tenant(most) => {
-            format!("{most} streams of this project run, and no more may; try again when one has ended")
-        }
-        Full::Bytes { share, .. } => format!(
-            "the streams of this project hold its share of what the server keeps of all, {share} bytes; try again when \
+        Full::Tenant(most) => format!(
+            "{most} streams of this tenant, all its projects together, run, and no more may; try again when \
              one has ended"
+        ),
+        Full::Bytes { share, .. } => format!(
+            "the streams of this tenant, all its projects together, hold its share of what the server keeps of all, \
+             {share} bytes; try again when one has ended"
         ),
         Full::Taken | Full::NoRandomness(_) => {
             "the server has no room for another stream that can be come back to; try again later".to_owned()
