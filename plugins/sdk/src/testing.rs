@@ -116,6 +116,7 @@ impl<G: StreamGuard> Stream<'_, G> {
         self.seq += 1;
         check_findings(&inspection, &window.text)?;
         outcome.findings.extend(inspection.findings.iter().cloned());
+        let through = self.watermark(&inspection)?;
         if let WindowAction::Halt { refusal, farewell } = &inspection.action {
             outcome.halted = Some(refusal.code.clone());
             outcome.text.push_str(farewell.as_deref().unwrap_or_default());
@@ -125,7 +126,7 @@ impl<G: StreamGuard> Stream<'_, G> {
             }
             return Ok(false);
         }
-        let released = self.release(&inspection)?;
+        let released = self.release(&inspection, through)?;
         outcome.text.push_str(&released.text);
         let held = self.text.len() - released.through;
         outcome.held_bytes = outcome.held_bytes.max(held);
@@ -153,21 +154,29 @@ impl<G: StreamGuard> Stream<'_, G> {
         Ok(Inspection::pass(through))
     }
 
-    fn release(&self, inspection: &Inspection) -> Result<Released, Error> {
+    /// How far the guard lets the text go, lowered to the start of the character that it lies in.
+    fn watermark(&self, inspection: &Inspection) -> Result<usize, Error> {
         let through = inspection.safe_through as usize;
-        if through < self.settled || !self.text.is_char_boundary(through) {
+        if through < self.settled || through > self.text.len() {
             return Err(broken(&format!("safe_through {through} is not within {}..{}", self.settled, self.text.len())));
         }
+        Ok(self.text.floor_char_boundary(through))
+    }
+
+    fn release(&self, inspection: &Inspection, through: usize) -> Result<Released, Error> {
         let mut text = String::new();
-        let mut from = self.settled;
+        let (mut from, mut before) = (self.settled, None);
         if let WindowAction::Redact(redactions) = &inspection.action {
             if !G::describe().may_mutate() {
                 return Err(broken("it redacts, but its descriptor says `\"mutates\": false`; declare `.mutates()`"));
             }
             for redaction in redactions {
                 let (start, end) = (redaction.span.start as usize, redaction.span.end as usize);
-                let kept = self.text.get(from..start).filter(|_| end <= through && self.text.get(start..end).is_some());
+                // The order of two empty ones at one place would be a guess.
+                let fits = end <= through && self.text.get(start..end).is_some() && before != Some(redaction.span);
+                let kept = self.text.get(from..start).filter(|_| fits);
                 text.push_str(kept.ok_or_else(|| broken(&format!("redaction {start}..{end} is out of place")))?);
+                before = Some(redaction.span);
                 text.push_str(&redaction.text);
                 from = end;
             }
@@ -292,6 +301,8 @@ pub fn assert_readme_is_true<P: Plugin>(readme: &str) {
 mod tests {
     use super::*;
     use crate::descriptor::Descriptor;
+    use crate::stages::Redaction;
+    use crate::types::Refusal;
 
     #[test]
     fn findings_that_a_server_refuses_are_told() {
@@ -314,6 +325,48 @@ mod tests {
         }
         let many = Inspection::pass(0).with(vec![finding("a"); MAX_FINDINGS + 1]);
         assert!(check_findings(&many, "").unwrap_err().to_string().contains("257 findings"));
+    }
+
+    /// Says what its test has it say.
+    struct Says(fn(&Window) -> Inspection);
+
+    impl Plugin for Says {
+        type Config = ();
+        fn describe() -> Descriptor {
+            Descriptor::new("says", "0.1.0", "Says what it is made of").mutates()
+        }
+        fn configure(_: Self::Config) -> Result<Self, Error> {
+            Ok(Self(|window| Inspection::pass(window.text.len())))
+        }
+    }
+
+    impl StreamGuard for Says {
+        type State = ();
+        fn inspect_window(&self, _: &Context, _: &mut (), window: &Window) -> Result<Inspection, Error> {
+            Ok((self.0)(window))
+        }
+    }
+
+    #[test]
+    fn what_a_server_refuses_or_mends_of_an_answer_is_refused_or_mended_here() {
+        let halts_behind_what_left: fn(&Window) -> Inspection = |window| {
+            let refusal = Refusal::new("x", "No.");
+            let halt = WindowAction::Halt { refusal, farewell: None };
+            let action = if window.settled > 0 { halt } else { WindowAction::Pass };
+            let safe_through = if window.settled > 0 { 0 } else { 2 };
+            Inspection { action, safe_through, ..Inspection::pass(0) }
+        };
+        let why = Host::default().stream(&Says(halts_behind_what_left), &["ab", "cd"]).unwrap_err().to_string();
+        assert!(why.contains("safe_through 0 is not within"), "{why}");
+        let puts_two_at_one_place: fn(&Window) -> Inspection = |_| {
+            let put = |text: &str| Redaction { span: Span { start: 1, end: 1 }, text: text.into() };
+            Inspection { action: WindowAction::Redact(vec![put("x"), put("y")]), ..Inspection::pass(2) }
+        };
+        let why = Host::default().stream(&Says(puts_two_at_one_place), &["ab"]).unwrap_err().to_string();
+        assert!(why.contains("redaction 1..1 is out of place"), "{why}");
+        let cuts_a_character: fn(&Window) -> Inspection =
+            |window| Inspection::pass(if window.is_last() { window.text.len() } else { window.text.len() - 1 });
+        assert_eq!(Host::default().stream(&Says(cuts_a_character), &["aé", "b"]).unwrap().text, "aéb");
     }
 
     /// Declares that it need not be asked about small letters, and breaks that at some of them.

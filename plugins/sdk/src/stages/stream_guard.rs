@@ -206,10 +206,7 @@ pub fn inspect_with_carry<G: StreamGuard>(
     carry: &[u8],
     window: &Window,
 ) -> Result<(Inspection, Vec<u8>), Error> {
-    let mut state = match carry {
-        [] => G::State::default(),
-        bytes => postcard::from_bytes(bytes).map_err(|e| Error::Other(format!("carry is not this guard's: {e}")))?,
-    };
+    let mut state = if carry.is_empty() { G::State::default() } else { carried(carry)? };
     let inspection = guard.inspect_window(ctx, &mut state, window)?;
     // Nothing carried is the state of a beginning, and the host can see that it is.
     if is_default(&state) {
@@ -220,6 +217,15 @@ pub fn inspect_with_carry<G: StreamGuard>(
         return Err(Error::Other(format!("state has {} bytes; a stream may carry {MAX_CARRY_BYTES}", carry.len())));
     }
     Ok((inspection, carry))
+}
+
+/// A state of its wire form, and of nothing behind that: what is longer is another guard's, or that of another version.
+fn carried<S: DeserializeOwned>(carry: &[u8]) -> Result<S, Error> {
+    let foreign = |why: String| Error::Other(format!("carry is not this guard's: {why}"));
+    match postcard::take_from_bytes(carry).map_err(|error| foreign(error.to_string()))? {
+        (state, []) => Ok(state),
+        (_, rest) => Err(foreign(format!("it has {} bytes more than a state", rest.len()))),
+    }
 }
 
 /// Most default states have fewer.
@@ -291,6 +297,15 @@ mod tests {
         assert_eq!(farewell("ab \u{e9}t", 0, 4, &[]), "ab !");
         assert_eq!(farewell("ab \u{e9}t\u{e9} c", 0, 9, &[(4..7, "x")]), "ab x !");
         assert_eq!(farewell("ab", 0, 9, &[]), "ab!", "behind the text");
+    }
+
+    #[test]
+    fn a_carry_that_is_longer_than_a_state_is_not_this_guards() {
+        assert_eq!(carried::<u8>(&[1]).unwrap(), 1);
+        for (foreign, why) in [(&[1, 2, 3][..], "2 bytes more than a state"), (&[], "not this guard's")] {
+            let said = carried::<u8>(foreign).unwrap_err().to_string();
+            assert!(said.contains(why), "{said}");
+        }
     }
 
     #[test]

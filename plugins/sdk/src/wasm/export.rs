@@ -25,9 +25,9 @@ macro_rules! __component {
         thread_local! {
             static PLUGIN: ::std::cell::OnceCell<$plugin> = const { ::std::cell::OnceCell::new() };
         }
-        struct Component;
+        struct __Component;
 
-        impl $crate::wasm::bindings::base::exports::tidegate::plugin::meta::Guest for Component {
+        impl $crate::wasm::bindings::base::exports::tidegate::plugin::meta::Guest for __Component {
             fn describe() -> ::std::string::String {
                 $crate::wasm::describe::<$plugin>()
             }
@@ -37,7 +37,7 @@ macro_rules! __component {
                 $crate::wasm::configure(&PLUGIN, &config)
             }
         }
-        $crate::wasm::bindings::base::export_meta!(Component with_types_in $crate::wasm::bindings::base);
+        $crate::wasm::bindings::base::export_meta!(__Component with_types_in $crate::wasm::bindings::base);
         $($crate::__stage!($stage);)+
     };
 }
@@ -46,7 +46,7 @@ macro_rules! __component {
 #[macro_export]
 macro_rules! __stage {
     (PromptGuard) => {
-        impl $crate::wasm::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard::Guest for Component {
+        impl $crate::wasm::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard::Guest for __Component {
             fn inspect_prompt(
                 ctx: $crate::wasm::bindings::types::Context,
                 prompt: $crate::wasm::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard::Prompt,
@@ -58,11 +58,11 @@ macro_rules! __stage {
             }
         }
         $crate::wasm::bindings::prompt_guard::export_prompt_guard!(
-            Component with_types_in $crate::wasm::bindings::prompt_guard
+            __Component with_types_in $crate::wasm::bindings::prompt_guard
         );
     };
     (StreamGuard) => {
-        impl $crate::wasm::bindings::stream_guard::exports::tidegate::plugin::stream_guard::Guest for Component {
+        impl $crate::wasm::bindings::stream_guard::exports::tidegate::plugin::stream_guard::Guest for __Component {
             fn inspect_window(
                 ctx: $crate::wasm::bindings::types::Context,
                 carry: ::std::vec::Vec<u8>,
@@ -75,11 +75,11 @@ macro_rules! __stage {
             }
         }
         $crate::wasm::bindings::stream_guard::export_stream_guard!(
-            Component with_types_in $crate::wasm::bindings::stream_guard
+            __Component with_types_in $crate::wasm::bindings::stream_guard
         );
     };
     (Router) => {
-        impl $crate::wasm::bindings::router::exports::tidegate::plugin::router::Guest for Component {
+        impl $crate::wasm::bindings::router::exports::tidegate::plugin::router::Guest for __Component {
             fn route(
                 ctx: $crate::wasm::bindings::types::Context,
                 request: $crate::wasm::bindings::router::exports::tidegate::plugin::router::Request,
@@ -93,10 +93,10 @@ macro_rules! __stage {
                 $crate::wasm::route(&PLUGIN, ctx, request, candidates)
             }
         }
-        $crate::wasm::bindings::router::export_router!(Component with_types_in $crate::wasm::bindings::router);
+        $crate::wasm::bindings::router::export_router!(__Component with_types_in $crate::wasm::bindings::router);
     };
     (ToolProvider) => {
-        impl $crate::wasm::bindings::tool_provider::exports::tidegate::plugin::tool_provider::Guest for Component {
+        impl $crate::wasm::bindings::tool_provider::exports::tidegate::plugin::tool_provider::Guest for __Component {
             fn list_tools(
                 ctx: $crate::wasm::bindings::types::Context,
             ) -> ::std::result::Result<
@@ -116,11 +116,11 @@ macro_rules! __stage {
             }
         }
         $crate::wasm::bindings::tool_provider::export_tool_provider!(
-            Component with_types_in $crate::wasm::bindings::tool_provider
+            __Component with_types_in $crate::wasm::bindings::tool_provider
         );
     };
     (OutputGuard) => {
-        impl $crate::wasm::bindings::output_guard::exports::tidegate::plugin::output_guard::Guest for Component {
+        impl $crate::wasm::bindings::output_guard::exports::tidegate::plugin::output_guard::Guest for __Component {
             fn inspect_output(
                 ctx: $crate::wasm::bindings::types::Context,
                 output: $crate::wasm::bindings::output_guard::exports::tidegate::plugin::output_guard::Output,
@@ -129,11 +129,11 @@ macro_rules! __stage {
             }
         }
         $crate::wasm::bindings::output_guard::export_output_guard!(
-            Component with_types_in $crate::wasm::bindings::output_guard
+            __Component with_types_in $crate::wasm::bindings::output_guard
         );
     };
     (Memory) => {
-        impl $crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Guest for Component {
+        impl $crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Guest for __Component {
             fn recall(
                 ctx: $crate::wasm::bindings::types::Context,
                 question: $crate::Question,
@@ -154,11 +154,11 @@ macro_rules! __stage {
             }
         }
         $crate::wasm::bindings::memory::export_memory!(
-            Component with_types_in $crate::wasm::bindings::memory
+            __Component with_types_in $crate::wasm::bindings::memory
         );
     };
     (Observer) => {
-        impl $crate::wasm::bindings::observer::exports::tidegate::plugin::observer::Guest for Component {
+        impl $crate::wasm::bindings::observer::exports::tidegate::plugin::observer::Guest for __Component {
             fn on_complete(
                 ctx: $crate::wasm::bindings::types::Context,
                 summary: $crate::wasm::bindings::observer::exports::tidegate::plugin::observer::Summary,
@@ -167,11 +167,11 @@ macro_rules! __stage {
             }
         }
         $crate::wasm::bindings::observer::export_observer!(
-            Component with_types_in $crate::wasm::bindings::observer
+            __Component with_types_in $crate::wasm::bindings::observer
         );
     };
     (Retriever) => {
-        impl $crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Guest for Component {
+        impl $crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Guest for __Component {
             fn retrieve(
                 ctx: $crate::wasm::bindings::types::Context,
                 query: $crate::Query,
@@ -183,7 +183,7 @@ macro_rules! __stage {
             }
         }
         $crate::wasm::bindings::retriever::export_retriever!(
-            Component with_types_in $crate::wasm::bindings::retriever
+            __Component with_types_in $crate::wasm::bindings::retriever
         );
     };
 }
