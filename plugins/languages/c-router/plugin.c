@@ -7,7 +7,7 @@ static unsigned long long_tokens = 1000;
 
 static const char DESCRIPTOR[] =
     "{\"name\":\"length-router\",\"version\":\"0.1.0\",\"summary\":\"Routes by the length of the prompt\",\"config-schema\":{"
-    "\"type\":\"object\",\"properties\":{\"long_tokens\":{\"type\":\"integer\",\"minimum\":1,\"default\":1000}},"
+    "\"type\":\"object\",\"properties\":{\"long_tokens\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000000,\"default\":1000}},"
     "\"additionalProperties\":false},\"mutates\":false,\"deterministic\":true}";
 
 void exports_tidegate_plugin_meta_describe(exports_tidegate_plugin_meta_json_t *ret) {

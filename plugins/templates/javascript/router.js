@@ -10,7 +10,7 @@ export const meta = logged({
       name: "{{name}}",
       version: "0.1.0",
       summary: "Routes by the length of the prompt",
-      "config-schema": { type: "object", properties: { long_tokens: { type: "integer", minimum: 1, default: 1000 } }, additionalProperties: false },
+      "config-schema": { type: "object", properties: { long_tokens: { type: "integer", minimum: 1, maximum: 1000000, default: 1000 } }, additionalProperties: false },
       mutates: false,
       deterministic: true,
     });

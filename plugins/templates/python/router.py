@@ -18,7 +18,7 @@ class Meta:
                 "name": "{{name}}",
                 "version": "0.1.0",
                 "summary": "Routes by the length of the prompt",
-                "config-schema": {"type": "object", "properties": {"long_tokens": {"type": "integer", "minimum": 1, "default": 1000}}, "additionalProperties": False},
+                "config-schema": {"type": "object", "properties": {"long_tokens": {"type": "integer", "minimum": 1, "maximum": 1000000, "default": 1000}}, "additionalProperties": False},
                 "mutates": False,
                 "deterministic": True,
             }

@@ -24,13 +24,25 @@ pub(super) fn run(args: &NewArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All of them or none: the half of a project would be in the way of the next attempt.
+/// All of them or none, also where somebody interrupts it: the half of a project would be in the way of the next attempt.
 fn write_all(folder: &Path, files: &[(String, String)]) -> anyhow::Result<()> {
-    let written = files.iter().try_for_each(|(path, text)| write(&folder.join(path), text));
-    if written.is_err() && folder.exists() {
+    let name = folder.file_name().context("a project has a name")?;
+    let unfinished = folder.with_file_name(format!(".{}.unfinished", name.to_string_lossy()));
+    remove(&unfinished)?;
+    let made = files.iter().try_for_each(|(path, text)| write(&unfinished.join(path), text)).and_then(|()| {
+        std::fs::rename(&unfinished, folder).with_context(|| format!("cannot make {}", folder.display()))
+    });
+    if made.is_err() {
+        remove(&unfinished)?;
+    }
+    made
+}
+
+fn remove(folder: &Path) -> anyhow::Result<()> {
+    if folder.exists() {
         std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
-    written
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -168,7 +180,7 @@ mod tests {
         ("stream-guard", "replacement", "string", "bar"),
         ("prompt-guard", "word", "string,minLength:1", "forbidden"),
         ("output-guard", "word", "string,minLength:1", "forbidden"),
-        ("router", "long_tokens", "integer,minimum:1", "1000"),
+        ("router", "long_tokens", "integer,minimum:1,maximum:1000000", "1000"),
     ];
 
     /// A template's source without what languages write in different ways: `word:{type:string,default:foo}`.
@@ -234,8 +246,13 @@ mod tests {
         // The first is where the folder of the second would be.
         let error = write_all(&made, &[file("src"), file("src/lib.rs")]).unwrap_err();
         assert!(error.to_string().contains("src") && !made.exists(), "{error:#}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        // What an attempt has left that was interrupted.
+        std::fs::create_dir(folder.path().join(".made.unfinished")).unwrap();
+        std::fs::write(folder.path().join(".made.unfinished/plugin.js"), "half").unwrap();
         write_all(&made, &[file("src/lib.rs"), file("tests.toml")]).unwrap();
         assert!(made.join("src/lib.rs").exists() && made.join("tests.toml").exists());
+        assert!(!made.join("plugin.js").exists());
     }
 
     #[test]
