@@ -24,7 +24,7 @@ pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp, is_re
 pub use kv::{KvRefusal, KvStore, Namespace, check_kv_key};
 pub use log::{escape, for_line};
 pub use memory_kv::{Contents as KvContents, MemoryKv};
-pub use memory_vectors::{MemoryVectors, VectorChange};
+pub use memory_vectors::{Contents as VectorContents, MemoryVectors, VectorChange};
 pub use models::{Labels, ModelAsk, ModelReply, ModelService, NoModels};
 pub use vectors::{Collection, VectorEntry, VectorHit, VectorRefusal, VectorStore};
 

@@ -57,8 +57,10 @@ pub struct Fixed {
     pub now_unix_ms: u64,
     /// What has passed since, which is `clock.monotonic-ms`.
     pub passed_ms: Arc<AtomicU64>,
-    /// Each instance draws the same bytes from it, in the order in which it asks.
+    /// What random bytes follow from.
     pub seed: u64,
+    /// How many of them were drawn.
+    pub drawn: Arc<AtomicU64>,
 }
 
 impl SandboxConfig {

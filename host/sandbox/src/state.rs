@@ -33,8 +33,6 @@ pub(crate) struct HostState {
     pub(crate) retention: Retention,
     /// When the call is out of wall time.
     pub(crate) until: Instant,
-    /// Bytes of the fixed randomness that were drawn.
-    pub(crate) drawn: u64,
     phase: Phase,
 }
 
@@ -75,7 +73,6 @@ impl HostState {
             tenant,
             retention: Retention::Kept,
             until: Instant::now(),
-            drawn: 0,
             phase,
         }
     }

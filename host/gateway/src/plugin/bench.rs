@@ -1,6 +1,7 @@
 //! `tidegate plugin bench`: what a component costs. Medians over batches on this machine; nothing is judged.
 //!
-//! A case is asked many times, each time of the HTTP that its first call found; what calls keep stays.
+//! A case is asked many times, each time with the HTTP and the notes that its first call found; what calls keep stays. What is
+//! measured is the call, and nothing that a report makes of what it says.
 
 use super::fixture::{Ask, Case, Stream};
 use super::workbench::World;
@@ -32,6 +33,7 @@ pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let how = if plugin.starts_configured() { "as `configure` left one" } else { "with `configure`" };
     writeln!(out, "instantiate {} {how}, and dropped", shown(instantiate))?;
     for case in &fixtures.case {
+        plugin.pass_time(Duration::from_millis(case.advance_ms));
         let measured = match unmeasured(case) {
             Some(why) => Err(why.to_owned()),
             None => runtime.block_on(call_time(&world, &case.ask)).map_err(|error| format!("{error:#}")),
@@ -80,21 +82,28 @@ fn repeats(once: Duration, most: u32) -> u32 {
 
 /// One call of a case; a stream is one window of the whole text, on its channel.
 async fn call_time(world: &World, ask: &Ask) -> anyhow::Result<Duration> {
-    let left = world.http.left();
-    let count = repeats(time(world, &left, ask, 1).await?, CALLS);
+    let found = Found { times_left: world.http.left(), notes: world.notes.borrow().clone() };
+    let count = repeats(time(world, &found, ask, 1).await?, CALLS);
     let mut batches = Vec::new();
     for _ in 0..BATCHES {
-        batches.push(time(world, &left, ask, count).await? / count);
+        batches.push(time(world, &found, ask, count).await? / count);
     }
     Ok(median(batches))
 }
 
-/// So many calls, for each of which the scripted answers have so many times left.
-async fn time(world: &World, left: &[u32], ask: &Ask, count: u32) -> anyhow::Result<Duration> {
+/// What a case finds: how often the scripted answers are given still, and what its prompt guard noted before.
+struct Found {
+    times_left: Vec<u32>,
+    notes: Vec<(String, String)>,
+}
+
+/// So many calls, each of which finds the same.
+async fn time(world: &World, found: &Found, ask: &Ask, count: u32) -> anyhow::Result<Duration> {
     let plugin = &world.plugin;
     let started = Instant::now();
     for _ in 0..count {
-        world.http.rearm(left);
+        world.http.rearm(&found.times_left);
+        world.notes.borrow_mut().clone_from(&found.notes);
         match ask {
             Ask::Stream(Stream { channel, text }) => {
                 let ending = Some(stream::finish_reason(channel));
@@ -103,7 +112,7 @@ async fn time(world: &World, left: &[u32], ask: &Ask, count: u32) -> anyhow::Res
             }
             // A server asks for the list of tools once for many calls.
             Ask::Tool(tool) => drop(cases::call_tool(plugin, tool).await?),
-            ask => drop(cases::call(world, ask).await?),
+            ask => drop(cases::said(world, ask).await?),
         }
     }
     Ok(started.elapsed())

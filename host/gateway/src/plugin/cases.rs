@@ -8,9 +8,10 @@ use std::time::Duration;
 use tidegate_pipeline::apply_edits;
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{
-    Action, CallError, Candidate, Exchange, MemoryItem, Output, Prompt, Query, Question, RouteRequest, Summary, Verdict,
+    Action, CallError, Candidate, Chunk, Decision, Exchange, MemoryItem, Output, Prompt, Query, Question, RouteRequest,
+    Summary, Verdict,
 };
-use tidegate_types::{Caller, Finding, Message, Part, Role, ToolCall, Usage};
+use tidegate_types::{Caller, Finding, Message, Part, Role, ToolCall, ToolDef, ToolOutcome, Usage};
 
 /// The outcome of a call: `error` where it failed. A stream guard may withhold so many bytes.
 pub(super) async fn outcome(world: &World, ask: &Ask, holdback_bytes: usize) -> anyhow::Result<(Value, usize)> {
@@ -18,11 +19,30 @@ pub(super) async fn outcome(world: &World, ask: &Ask, holdback_bytes: usize) -> 
         let Reading { outcome, chunkings } = stream::read(world, text, holdback_bytes).await?;
         return Ok((outcome, chunkings));
     }
-    Ok((call(world, ask).await.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))
+    let said = match said(world, ask).await {
+        Ok(said) => said.outcome(&world.plugin),
+        Err(error) => Err(error),
+    };
+    Ok((said.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))
 }
 
-/// The outcome of one call, of all but streams.
-pub(super) async fn call(world: &World, ask: &Ask) -> Result<Value, CallError> {
+/// What a plugin says to a call.
+pub(super) enum Said<'a> {
+    /// Of these messages.
+    Verdict(Verdict, &'a [Message]),
+    Order(Decision),
+    /// Beside the tools that it offers.
+    Tool(Vec<ToolDef>, ToolOutcome),
+    Found(Vec<Chunk>),
+    Items(Vec<MemoryItem>),
+    Forgotten(u32),
+    Seen,
+    /// Taken by `outcome`.
+    Stream,
+}
+
+/// One call, of all but streams.
+pub(super) async fn said<'a>(world: &World, ask: &'a Ask) -> Result<Said<'a>, CallError> {
     let (plugin, ctx) = (&*world.plugin, context());
     Ok(match ask {
         Ask::Prompt(fixture::Prompt { messages, tools, params }) => {
@@ -35,52 +55,66 @@ pub(super) async fn call(world: &World, ask: &Ask) -> Result<Value, CallError> {
                     said
                 }
             };
-            verdict(plugin, said, messages.clone())?
+            Said::Verdict(said, messages)
         }
         Ask::Output(said) => {
             let choices = std::slice::from_ref(&said.message);
             let finish_reasons = [said.finish_reason.as_str()];
             let output = Output { choices, finish_reasons: &finish_reasons, usage: None, attrs: &said.attrs };
-            verdict(plugin, plugin.inspect_output(&ctx, output).await?, choices.to_vec())?
+            Said::Verdict(plugin.inspect_output(&ctx, output).await?, choices)
         }
-        Ask::Route(route) => routed(plugin, route).await?,
+        Ask::Route(route) => Said::Order(routed(plugin, route).await?),
         Ask::Tool(tool) => {
             let tools = plugin.list_tools(&ctx).await?;
-            let mut outcome = call_tool(plugin, tool).await?;
-            outcome["tools"] = tools.iter().map(|tool| tool.name.as_str()).collect();
-            outcome
+            Said::Tool(tools, call_tool(plugin, tool).await?)
         }
         Ask::Retrieve(fixture::Question { text, top_k }) => {
-            let found = plugin.retrieve(&ctx, &Query { text: text.clone(), top_k: *top_k }).await?;
-            let ids: Vec<_> = found.iter().map(|chunk| &chunk.id).collect();
-            json!({"ids": ids, "texts": found.iter().map(|chunk| &chunk.text).collect::<Vec<_>>()})
+            Said::Found(plugin.retrieve(&ctx, &Query { text: text.clone(), top_k: *top_k }).await?)
         }
         Ask::Remember(fixture::Exchange { said, attrs }) => {
             let [question, answer] = said;
             let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
-            items(
-                &plugin
-                    .remember(
-                        &ctx,
-                        Exchange { messages: &messages, attrs: &[&attrs[..], &world.notes.take()[..]].concat() },
-                    )
-                    .await?,
-            )
+            let attrs = [&attrs[..], &world.notes.take()[..]].concat();
+            Said::Items(plugin.remember(&ctx, Exchange { messages: &messages, attrs: &attrs }).await?)
         }
         Ask::Recall(fixture::Question { text, top_k }) => {
-            items(&plugin.recall(&ctx, Question { text, limit: *top_k }).await?)
+            Said::Items(plugin.recall(&ctx, Question { text, limit: *top_k }).await?)
         }
         Ask::Forget(ids) => {
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-            json!({"count": plugin.forget(&ctx, &ids).await?})
+            Said::Forgotten(plugin.forget(&ctx, &ids).await?)
         }
         Ask::Observe(told) => {
             plugin.on_complete(&ctx, summary(told)).await?;
-            json!({"seen": true})
+            Said::Seen
         }
-        // Taken by `outcome`.
-        Ask::Stream(_) => Value::Null,
+        Ask::Stream(_) => Said::Stream,
     })
+}
+
+impl Said<'_> {
+    /// As a case expects it.
+    fn outcome(self, plugin: &Plugin) -> Result<Value, CallError> {
+        Ok(match self {
+            Self::Verdict(said, messages) => verdict(plugin, said, messages.to_vec())?,
+            Self::Order(decision) => json!({"order": decision.order, "reason": decision.reason}),
+            Self::Tool(tools, ToolOutcome { content, is_error, structured, .. }) => {
+                let tools: Vec<_> = tools.into_iter().map(|tool| tool.name).collect();
+                json!({"tools": tools, "content": content, "is_error": is_error, "structured": structured})
+            }
+            Self::Found(found) => {
+                let ids: Vec<_> = found.iter().map(|chunk| &chunk.id).collect();
+                json!({"ids": ids, "texts": found.iter().map(|chunk| &chunk.text).collect::<Vec<_>>()})
+            }
+            Self::Items(items) => {
+                let ids: Vec<_> = items.iter().map(|item| &item.id).collect();
+                json!({"ids": ids, "texts": items.iter().map(|item| &item.text).collect::<Vec<_>>()})
+            }
+            Self::Forgotten(count) => json!({"count": count}),
+            Self::Seen => json!({"seen": true}),
+            Self::Stream => Value::Null,
+        })
+    }
 }
 
 /// `messages` as the verdict leaves them, with the edits that a server makes, and `text`, that of the last one.
@@ -177,7 +211,7 @@ fn text_of(message: &Message) -> String {
     message.parts.iter().filter_map(text).collect()
 }
 
-async fn routed(plugin: &Plugin, route: &Route) -> Result<Value, CallError> {
+async fn routed(plugin: &Plugin, route: &Route) -> Result<Decision, CallError> {
     let findings: Vec<Finding> = route.findings.iter().map(Finding::from).collect();
     let told = [("class", json!(Caller::local().class)), ("key", json!("")), ("tools", json!(false))];
     let attrs = fixture::with_defaults(route.attrs.clone(), told);
@@ -190,20 +224,13 @@ async fn routed(plugin: &Plugin, route: &Route) -> Result<Value, CallError> {
         context_tokens: candidate.context,
         attrs: fixture::attrs(&candidate.attrs),
     });
-    let decision = plugin.route(&context(), request, &candidates.collect::<Vec<_>>()).await?;
-    Ok(json!({"order": decision.order, "reason": decision.reason}))
+    plugin.route(&context(), request, &candidates.collect::<Vec<_>>()).await
 }
 
 /// A tool's call alone, without the list that a server asks for before.
-pub(super) async fn call_tool(plugin: &Plugin, tool: &Tool) -> Result<Value, CallError> {
+pub(super) async fn call_tool(plugin: &Plugin, tool: &Tool) -> Result<ToolOutcome, CallError> {
     let call = ToolCall { id: "call-0".into(), name: tool.name.clone(), arguments: tool.arguments.text() };
-    let outcome = plugin.call_tool(&context(), &call).await?;
-    Ok(json!({"content": outcome.content, "is_error": outcome.is_error, "structured": outcome.structured}))
-}
-
-fn items(items: &[MemoryItem]) -> Value {
-    let ids: Vec<_> = items.iter().map(|item| &item.id).collect();
-    json!({"ids": ids, "texts": items.iter().map(|item| &item.text).collect::<Vec<_>>()})
+    plugin.call_tool(&context(), &call).await
 }
 
 fn summary(told: &Told) -> Summary<'_> {

@@ -9,8 +9,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tidegate_sandbox::capability::{Collection, KvContents, KvStore, MemoryKv, MemoryVectors, Namespace, VectorStore};
+use tidegate_sandbox::capability::{
+    Collection, KvContents, KvStore, MemoryKv, MemoryVectors, Namespace, VectorContents, VectorStore,
+};
 use tidegate_sandbox::stage::{CallContext, Limits, StageKind};
 use tidegate_sandbox::{Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
@@ -40,26 +43,34 @@ pub(super) struct World {
     /// What answers its requests.
     pub(super) http: Arc<ScriptedHttp>,
     kv: Arc<MemoryKv>,
+    vectors: Arc<MemoryVectors>,
+    /// How many of the random bytes were drawn.
+    drawn: Arc<AtomicU64>,
     /// What its prompt guard noted last, which a server hands to its memory.
     pub(super) notes: RefCell<Vec<(String, String)>>,
 }
 
-/// What calls leave in a world: what is in `kv`, and how many requests each answer has left.
+/// What calls leave in a world: what is in `kv` and `vectors`, how many requests each answer has left, and which random bytes are next.
 #[derive(Clone)]
 pub(super) struct State {
     kv: KvContents,
+    vectors: VectorContents,
     http: Vec<u32>,
+    drawn: u64,
 }
 
 impl World {
     pub(super) fn state(&self) -> State {
-        State { kv: self.kv.contents(), http: self.http.left() }
+        let (kv, vectors) = (self.kv.contents(), self.vectors.contents());
+        State { kv, vectors, http: self.http.left(), drawn: self.drawn.load(Ordering::Relaxed) }
     }
 
     /// Goes back, or on, to a state of this world.
     pub(super) fn set_state(&self, state: &State) {
         self.kv.put_back(&state.kv);
+        self.vectors.put_back(&state.vectors);
         self.http.rearm(&state.http);
+        self.drawn.store(state.drawn, Ordering::Relaxed);
     }
 }
 
@@ -76,7 +87,7 @@ pub(super) fn world(
     room_bytes: usize,
 ) -> anyhow::Result<World> {
     let host = &fixtures.host;
-    let passed_ms = Arc::default();
+    let (passed_ms, drawn) = (Arc::default(), Arc::<AtomicU64>::default());
     let kv = Arc::new(MemoryKv::with_passed(room_bytes as u64, Arc::clone(&passed_ms)));
     let vectors = Arc::new(MemoryVectors::new(room_bytes, room_bytes));
     let http = Arc::new(ScriptedHttp::new(host.http.clone()));
@@ -87,7 +98,7 @@ pub(super) fn world(
         vectors: vectors.clone(),
         http: http.clone(),
         models: Arc::new(ScriptedModels::new(host.models.clone())),
-        fixed: Some(Fixed { now_unix_ms: host.now_unix_ms, passed_ms, seed: host.seed }),
+        fixed: Some(Fixed { now_unix_ms: host.now_unix_ms, passed_ms, seed: host.seed, drawn: drawn.clone() }),
         ..SandboxConfig::default()
     };
     let spec = PluginSpec {
@@ -101,7 +112,7 @@ pub(super) fn world(
     };
     let plugin = sandbox(world)?.load(spec).map_err(explain)?;
     runtime()?.block_on(fill(fixtures, kv.as_ref(), vectors.as_ref()))?;
-    Ok(World { plugin, http, kv, notes: RefCell::default() })
+    Ok(World { plugin, http, kv, vectors, drawn, notes: RefCell::default() })
 }
 
 /// Those of the file; times that it does not say are long.

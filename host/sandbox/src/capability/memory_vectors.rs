@@ -4,6 +4,7 @@
 //! Nobody waits long for another: a search goes in short pieces, between which it lets go of the entries and of its thread;
 //! what a change costs does not grow with what is kept. So what is put while a search is under way may be in it or not.
 
+mod contents;
 mod copy;
 mod nearest;
 
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use tidegate_fair::Places;
 use tidegate_types::TenantId;
 
+pub use contents::Contents;
 pub use copy::VectorChange;
 
 /// What an entry costs beside its own bytes.
@@ -26,6 +28,7 @@ const PAIR: usize = size_of::<(String, String)>();
 
 type Id = Arc<str>;
 type Payload = Arc<[(String, String)]>;
+type Entries = BTreeMap<Id, Entry>;
 
 /// Vector collections in memory.
 pub struct MemoryVectors {
@@ -37,13 +40,14 @@ pub struct MemoryVectors {
 }
 
 struct Kept {
-    entries: HashMap<Collection, BTreeMap<Id, Entry>>,
+    entries: HashMap<Collection, Entries>,
     /// Of all collections of one owner.
     owners: HashMap<TenantId, usize>,
     /// Of all of them, and of each tenant.
     held: Places,
 }
 
+#[derive(Clone)]
 struct Entry {
     /// Of length 1.
     unit: Vec<f32>,
@@ -82,7 +86,7 @@ impl MemoryVectors {
 
     fn insert(&self, collection: &Collection, new: Vec<VectorEntry>) -> Result<(), CapabilityError> {
         let dimensions = new.first().map(|entry| entry.vector.len());
-        let new: BTreeMap<Id, Entry> = new.into_iter().map(kept).collect();
+        let new: Entries = new.into_iter().map(kept).collect();
         let mut all = self.collections.write();
         let dimensions = all.dimensions(collection).or(dimensions);
         if let Some(odd) = new.values().find(|entry| Some(entry.unit.len()) != dimensions) {
@@ -144,7 +148,7 @@ impl Kept {
     }
 
     /// Bytes of what `new` takes the place of.
-    fn replaced_by(&self, collection: &Collection, new: &BTreeMap<Id, Entry>) -> usize {
+    fn replaced_by(&self, collection: &Collection, new: &Entries) -> usize {
         let Some(entries) = self.entries.get(collection) else { return 0 };
         new.keys().filter_map(|id| entries.get(id).map(|entry| entry.bytes(id))).sum()
     }
@@ -231,6 +235,25 @@ mod tests {
         assert_eq!(ids(found(&store, &of("a"), &[1.0, 0.0], 1, &[])), ["near"]);
         assert_eq!(ids(found(&store, &of("a"), &[1.0, 0.0], 9, &[("kind", "b"), ("kind", "b")])), ["mid"]);
         assert_eq!(ids(found(&store, &of("a"), &[1.0, 0.0, 0.0], 9, &[])), [""; 0], "other dimensions");
+    }
+
+    #[test]
+    fn what_was_kept_is_there_again_and_nothing_else() {
+        let store = MemoryVectors::new(600, 600);
+        store.insert(&of("a"), vec![entry("x", &[1.0], "a")]).unwrap();
+        let before = store.contents();
+        for _ in 0..9 {
+            store.insert(&of("a"), vec![entry("y", &[1.0], "a")]).unwrap();
+            store.remove(&of("a"), &["x".into()]);
+            store.insert(&of("b"), vec![entry("x", &[1.0, 2.0], "a")]).unwrap();
+            store.put_back(&before);
+            assert_eq!(ids(found(&store, &of("a"), &[1.0], 9, &[])), ["x"]);
+            assert!(found(&store, &of("b"), &[1.0, 2.0], 9, &[]).is_empty());
+        }
+        assert!(
+            store.insert(&of("a"), vec![entry("y", &[1.0], "a"), entry("z", &[1.0], "a")]).is_err(),
+            "as much is kept"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::CapabilityError;
 use crate::bindings::tidegate::plugin::random::{Error, Host};
 use crate::state::HostState;
+use std::sync::atomic::Ordering;
 
 const MAX_BYTES: u32 = 4096;
 
@@ -21,9 +22,8 @@ impl HostState {
         let mut bytes = vec![0; len as usize];
         if let Some(fixed) = &self.blueprint.fixed {
             let mut stream = blake3::Hasher::new().update(&fixed.seed.to_le_bytes()).finalize_xof();
-            stream.set_position(self.drawn);
+            stream.set_position(fixed.drawn.fetch_add(u64::from(len), Ordering::Relaxed));
             stream.fill(&mut bytes);
-            self.drawn += u64::from(len);
             return Ok(bytes);
         }
         getrandom::fill(&mut bytes).map_err(|error| CapabilityError::Unavailable(error.to_string()))?;
