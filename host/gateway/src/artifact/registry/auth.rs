@@ -1,8 +1,8 @@
 //! Answers a registry's challenge (RFC 9110, 11; the distribution project's token flow): `Basic` with the credentials,
 //! `Bearer` with a token that the named realm gives for them.
 //!
-//! The realm may be another host, as Docker Hub's is; it is the registry's own word, under the registry's TLS, and must
-//! be HTTPS itself. Nothing else ever gets credentials.
+//! The realm may be another host, as Docker Hub's is; it is the registry's own word, and must be HTTPS itself, or on this machine.
+//! Nothing else but the registry ever gets credentials.
 
 use super::credentials::Credentials;
 use super::url::Target;
@@ -10,6 +10,7 @@ use super::{Access, refused, retry};
 use anyhow::{Context, bail};
 use arc_swap::ArcSwapOption;
 use serde::Deserialize;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_egress::{HeaderMap, HeaderValue, Method, Request};
@@ -78,7 +79,7 @@ impl Auth {
         let actions = if self.pushes.load(Ordering::Relaxed) { "pull,push" } else { "pull" };
         let scope = format!("repository:{}:{actions}", self.repository);
         let mut target = Target::parse(realm).with_context(|| format!("{origin} names a realm"))?;
-        if target.origin.starts_with("http://") && target.origin != origin && origin.starts_with("https://") {
+        if target.origin.starts_with("http://") && target.origin != origin && !is_here(&target.origin) {
             bail!("{origin} sends for tokens to {}, which has no TLS", target.origin);
         }
         if !service.is_empty() {
@@ -101,6 +102,13 @@ impl Auth {
         let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
         Ok(format!("Bearer {}", token.with_context(|| format!("{} gave no token", target.origin))?))
     }
+}
+
+/// Whether what is sent there stays on this machine.
+fn is_here(origin: &str) -> bool {
+    let host = origin.split("://").nth(1).unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The better of the schemes that are offered.
