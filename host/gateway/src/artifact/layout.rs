@@ -91,13 +91,25 @@ impl Layout {
     }
 
     fn read_unnamed(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<Artifact> {
-        let index = self.index()?;
+        let mut index = self.index()?;
+        loop {
+            let read = self.read_of(&index, tag, digest);
+            // Who replaces what is there removes it, and that may be what the index led to when it was read.
+            let now = if read.is_err() { self.index()? } else { return read };
+            if now == index {
+                return read;
+            }
+            index = now;
+        }
+    }
+
+    fn read_of(&self, index: &Index, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<Artifact> {
         let found = index.find(tag, digest)?;
         let manifest = self.document(found)?;
         let parsed = Manifest::parse(&manifest)?;
         let (config, component) = parsed.parts()?;
         let (config, component) = (self.blob(config)?, self.blob(component)?);
-        let signatures = self.signatures(&index, &found.digest);
+        let signatures = self.signatures(index, &found.digest);
         Artifact::assemble(manifest, config, component, signatures)
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 /// The index of a folder.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub(super) struct Index {
     pub(super) manifests: Vec<Descriptor>,

@@ -44,6 +44,21 @@ fn what_is_made_whole_again_changes_the_index_and_what_is_whole_does_not() {
 }
 
 #[test]
+fn who_reads_while_what_is_there_is_replaced_has_one_or_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::open_or_make(&folder.path().join("packed")).unwrap();
+    let both = ["first", "second"].map(artifact);
+    layout.replace(&both[0], "1").unwrap();
+    let digests = both.each_ref().map(Artifact::digest);
+    std::thread::scope(|scope| {
+        let replacing = scope.spawn(|| (0..200).for_each(|n| layout.replace(&both[n % 2], "1").unwrap()));
+        while !replacing.is_finished() {
+            assert!(digests.contains(&layout.read(None, None).unwrap().digest()));
+        }
+    });
+}
+
+#[test]
 fn those_who_add_and_sign_at_once_lose_nothing_of_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("mirror");
