@@ -50,8 +50,13 @@ impl PrivateKey {
             .mode(0o600)
             .open(file)
             .with_context(|| format!("cannot make {}; a key is never overwritten", file.display()))?;
-        out.write_all(pem(PRIVATE, &[&PKCS8[..], &seed].concat()).as_bytes())?;
-        out.sync_all()?;
+        let written =
+            out.write_all(pem(PRIVATE, &[&PKCS8[..], &seed].concat()).as_bytes()).and_then(|()| out.sync_all());
+        if let Err(error) = written {
+            // Half of a key would be in the way of the next attempt.
+            let _ = std::fs::remove_file(file);
+            return Err(error).with_context(|| format!("cannot write the key {}", file.display()));
+        }
         Ok(Self(key))
     }
 

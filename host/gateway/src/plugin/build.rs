@@ -47,17 +47,19 @@ fn bring_log(project: &Project) -> anyhow::Result<Option<String>> {
     Ok(Some(name))
 }
 
-/// Builds a project; answers where the component is.
+/// Builds a project; answers where the component is. A server that reads it meanwhile has the old one or the new one.
 pub fn build(project: &Project) -> anyhow::Result<PathBuf> {
     let component = project.component();
     let dist = component.parent().context("a file is in a folder")?;
     std::fs::create_dir_all(dist).with_context(|| format!("cannot make {}", dist.display()))?;
+    let unfinished = component.with_extension("unfinished.wasm");
     match project.manifest.lang {
-        Language::Rust => rust::build(project, &component),
-        Language::C => c::build(project, &component),
-        Language::Js => js::build(project, &component),
-        Language::Python => python::build(project, &component),
+        Language::Rust => rust::build(project, &unfinished),
+        Language::C => c::build(project, &unfinished),
+        Language::Js => js::build(project, &unfinished),
+        Language::Python => python::build(project, &unfinished),
     }?;
+    std::fs::rename(&unfinished, &component).with_context(|| format!("cannot write {}", component.display()))?;
     Ok(component)
 }
 

@@ -17,8 +17,9 @@ use std::io::Write;
 use tidegate_sandbox::Sandbox;
 
 pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let config = args.overrides.load(&args.config)?;
+    // Read once nobody else writes: what is locked is of the config as it is then.
     let _held = Lock::hold(&args.config)?;
+    let config = args.overrides.load(&args.config)?;
     let old = Lock::load(&args.config)?;
     let sandbox = workbench::sandbox_of(&config, Default::default())?;
     let bench = Bench { config: &config, sandbox, known: known(&config, old.as_ref()), args };

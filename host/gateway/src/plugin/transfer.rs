@@ -12,13 +12,10 @@ use tidegate_sandbox::Anatomy;
 
 pub(super) fn push(args: &PushArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let artifact = match &args.from {
-        Some(folder) => {
-            let artifact = Layout::open(folder)?.read(None, None)?;
-            looked_at(&artifact)?;
-            artifact
-        }
+        Some(folder) => Layout::open(folder)?.read(None, None)?,
         None => of_project(&Project::open(Path::new("."), "`--from DIR` names a packed plugin")?)?,
     };
+    looked_at(&artifact)?;
     let target = Reference::argument(&args.reference)?;
     let pushed = workbench::runtime()?.block_on(async {
         let access = args.registry.access()?;
@@ -34,7 +31,7 @@ fn of_project(project: &Project) -> anyhow::Result<Artifact> {
     let component = project.component();
     let folder = pack::packed(&component);
     let artifact = Layout::open(&folder)?.read(None, None)?;
-    if std::fs::read(&component).is_ok_and(|built| built != artifact.component) {
+    if workbench::component(&component)? != artifact.component {
         let (folder, component) = (folder.display(), component.display());
         bail!("{folder} holds another component than {component}; `tidegate plugin pack` packs that");
     }
