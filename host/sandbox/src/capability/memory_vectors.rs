@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_was_kept_is_there_again_and_nothing_else() {
-        let store = MemoryVectors::new(600, 600);
+        let store = MemoryVectors::new(3 * entry_bytes() - 1, 3 * entry_bytes() - 1);
         store.insert(&of("a"), vec![entry("x", &[1.0], "a")]).unwrap();
         let before = store.contents();
         for _ in 0..9 {
