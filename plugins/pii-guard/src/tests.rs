@@ -385,6 +385,12 @@ fn no_more_waits_behind_a_line_break_than_is_promised() {
     let address = format!("\\n{}@{}.com", "a".repeat(128), "b.".repeat(125) + "b");
     let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), &address, &[]);
     assert_eq!((outcome.text.as_str(), address.len()), ("\\n[email]", 386));
+    // What the guard declares of that is asked for there.
+    for unseen in ["\u{200b}", "\u{ad}", "\u{e0001}"] {
+        let text = format!("\\na{}", unseen.repeat(200));
+        let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), &text, &[]);
+        assert_eq!(outcome.text, text);
+    }
 }
 
 /// One that is further on changes nothing about what stands before.

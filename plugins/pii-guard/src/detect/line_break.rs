@@ -6,7 +6,7 @@
 
 use tidegate_plugin_sdk::scan::{Place, Step};
 
-const BYTES: usize = 2;
+pub(super) const BYTES: usize = 2;
 
 /// Whether one begins a text, as far as that is there.
 pub(super) fn may_begin(text: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 //! what is invisible is not there, nor is an accent that stands apart from its letter (NFD). Detectors know the keyboard's characters,
 //! so they look at a copy that has those.
 
-use super::{Kind, MAX_HELD_BYTES, is_word};
+use super::{Kind, MAX_HELD_BYTES, is_word, line_break};
 use std::cell::RefCell;
 use tidegate_plugin_sdk::scan::{Place, Step};
 use tidegate_plugin_sdk::text::is_ignorable;
@@ -21,6 +21,8 @@ struct Copied {
     marks: Vec<(usize, usize)>,
 }
 
+/// Bytes that are looked at from a place on: what stands before it, a line break, waits together with them.
+const NEAR: usize = MAX_HELD_BYTES as usize - line_break::BYTES;
 /// Bytes of a stretch.
 const STRETCH: usize = 4 * MAX_HELD_BYTES as usize;
 
@@ -28,7 +30,7 @@ impl Copies {
     /// What `detect` finds at a place, where characters near it are seen as others or as none. What begins right behind an invisible
     /// character begins a word, so that whoever looks there need not know what is before that.
     pub(super) fn look(&self, at: Place<'_>, detect: impl Fn(Place<'_>) -> Step) -> Step {
-        let near = &at.rest[..at.rest.floor_char_boundary(MAX_HELD_BYTES as usize)];
+        let near = &at.rest[..at.rest.floor_char_boundary(NEAR)];
         let at = Place { before: at.before.and_then(seen), ..at };
         if near.is_ascii() || !near.contains(is_set) {
             return detect(at);
