@@ -1,16 +1,15 @@
 //! Answers a registry's challenge (RFC 9110, 11; the distribution project's token flow): `Basic` with the credentials,
 //! `Bearer` with a token that the named realm gives for them.
 //!
-//! The realm may be another host, as Docker Hub's is; it is the registry's own word, and must be HTTPS itself, or on this machine.
+//! The realm may be another host, as Docker Hub's is; it is the registry's own word, and must be HTTPS itself, or, where the registry is not, on this machine.
 //! Nothing else but the registry ever gets credentials.
 
 use super::credentials::Credentials;
-use super::url::Target;
+use super::url::{Target, is_loopback};
 use super::{Access, refused, retry};
 use anyhow::{Context, bail};
 use arc_swap::ArcSwapOption;
 use serde::Deserialize;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_egress::{HeaderMap, HeaderValue, Method, Request};
@@ -79,7 +78,7 @@ impl Auth {
         let actions = if self.pushes.load(Ordering::Relaxed) { "pull,push" } else { "pull" };
         let scope = format!("repository:{}:{actions}", self.repository);
         let mut target = Target::parse(realm).with_context(|| format!("{origin} names a realm"))?;
-        if target.origin.starts_with("http://") && target.origin != origin && !is_here(&target.origin) {
+        if !is_told(&target.origin, origin) {
             bail!("{origin} sends for tokens to {}, which has no TLS", target.origin);
         }
         if !service.is_empty() {
@@ -104,11 +103,11 @@ impl Auth {
     }
 }
 
-/// Whether what is sent there stays on this machine.
-fn is_here(origin: &str) -> bool {
-    let host = origin.split("://").nth(1).unwrap_or_default();
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+/// Whether a place for tokens is told the credentials for a registry: over TLS, or where the registry itself is, or from a registry
+/// without TLS on this machine.
+fn is_told(place: &str, registry: &str) -> bool {
+    let Some(host) = place.strip_prefix("http://") else { return true };
+    place == registry || (registry.starts_with("http://") && is_loopback(host))
 }
 
 /// The better of the schemes that are offered.
@@ -151,6 +150,22 @@ fn parse(text: &str) -> Option<Challenge> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credentials_go_without_tls_to_nobody_but_the_registry_and_this_machine() {
+        let (far, here) = ("http://other.example", "http://127.0.0.1:9999");
+        for (place, registry, told) in [
+            ("https://auth.example", "https://registry.example", true),
+            (far, "https://registry.example", false),
+            (here, "https://registry.example", false),
+            (far, "http://registry.example", false),
+            ("http://registry.example", "http://registry.example", true),
+            (here, "http://127.0.0.1:5000", true),
+            ("http://[::1]", "http://registry.example", true),
+        ] {
+            assert_eq!(is_told(place, registry), told, "{place} for {registry}");
+        }
+    }
 
     #[test]
     fn challenges_are_read() {
