@@ -94,8 +94,8 @@ impl Layout {
         let mut index = self.index()?;
         loop {
             let read = self.read_of(&index, tag, digest);
-            // Who replaces what is there removes it, and that may be what the index led to when it was read.
-            let now = if read.is_err() { self.index()? } else { return read };
+            // Who replaces what is there removes it, and that may be what the index led to when it was read, signatures too.
+            let now = self.index()?;
             if now == index {
                 return read;
             }

@@ -47,13 +47,17 @@ fn what_is_made_whole_again_changes_the_index_and_what_is_whole_does_not() {
 fn who_reads_while_what_is_there_is_replaced_has_one_or_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::open_or_make(&folder.path().join("packed")).unwrap();
-    let both = ["first", "second"].map(artifact);
+    let both = ["first", "second"]
+        .map(artifact)
+        .map(|artifact| Artifact { signatures: vec![signature(&artifact)], ..artifact });
     layout.replace(&both[0], "1").unwrap();
     let digests = both.each_ref().map(Artifact::digest);
     std::thread::scope(|scope| {
         let replacing = scope.spawn(|| (0..200).for_each(|n| layout.replace(&both[n % 2], "1").unwrap()));
         while !replacing.is_finished() {
-            assert!(digests.contains(&layout.read(None, None).unwrap().digest()));
+            let read = layout.read(None, None).unwrap();
+            assert!(digests.contains(&read.digest()));
+            assert_eq!(read.signatures.len(), 1);
         }
     });
 }
