@@ -17,7 +17,8 @@ use std::io::Write;
 use tidegate_sandbox::Sandbox;
 
 pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    // Read once nobody else writes: what is locked is of the config as it is then.
+    // Beside one that cannot be read nothing is held. It is read again once nobody else writes: the lock is of what it says then.
+    args.overrides.load(&args.config)?;
     let _held = Lock::hold(&args.config)?;
     let config = args.overrides.load(&args.config)?;
     let old = Lock::load(&args.config)?;

@@ -31,7 +31,11 @@ fn of_project(project: &Project) -> anyhow::Result<Artifact> {
     let component = project.component();
     let folder = pack::packed(&component);
     let artifact = Layout::open(&folder)?.read(None, None)?;
-    if workbench::component(&component)? != artifact.component {
+    let built = workbench::component(&component).with_context(|| {
+        let folder = folder.display();
+        format!("what {folder} was packed of is not there: `tidegate plugin build` builds it, or push with `--from {folder}`")
+    })?;
+    if built != artifact.component {
         let (folder, component) = (folder.display(), component.display());
         bail!("{folder} holds another component than {component}; `tidegate plugin pack` packs that");
     }
