@@ -137,7 +137,7 @@ impl Breaker {
         match outcome {
             Outcome::Unknown => {
                 if admission == Admission::Trial {
-                    self.try_again(tenant, now);
+                    self.try_again(tenant);
                 }
                 false
             }
@@ -151,10 +151,10 @@ impl Breaker {
     }
 
     /// The next call is a trial.
-    fn try_again(&self, tenant: &TenantId, now: Instant) {
+    fn try_again(&self, tenant: &TenantId) {
         let mut lanes = self.lock();
         if let Some(open) = lanes.of.get_mut(tenant).and_then(|lane| lane.open.as_mut()) {
-            (open.on_trial, open.until) = (false, open.until.min(now));
+            open.on_trial = false;
         }
     }
 
@@ -299,16 +299,15 @@ mod tests {
         let config = BreakerConfig { failures: 1, pause: s(3600), ..BreakerConfig::default() };
         let (breaker, a, now) = (Breaker::new(config), TenantId::new("a"), Instant::now());
         assert!(breaker.begin(&a, now).unwrap().end(Outcome::Failed, now));
-        let trial = breaker.begin(&a, now + s(3600)).unwrap();
-        // What is cut off notes the moment at which it is.
-        let soon = now + s(60);
-        assert!(breaker.begin(&a, soon).is_none(), "the others wait for what it says");
+        let over = now + s(3600);
+        let trial = breaker.begin(&a, over).unwrap();
+        assert!(breaker.begin(&a, over).is_none(), "the others wait for what it says");
         drop(trial);
-        let next = breaker.begin(&a, soon).expect("it said nothing");
-        assert!(breaker.begin(&a, soon).is_none(), "one at a time");
-        next.end(Outcome::Fine, soon);
-        drop(breaker.begin(&a, soon).expect("it is closed"));
-        assert!(breaker.begin(&a, soon).is_some());
+        let next = breaker.begin(&a, over).expect("it said nothing");
+        assert!(breaker.begin(&a, over).is_none(), "one at a time");
+        next.end(Outcome::Fine, over);
+        drop(breaker.begin(&a, over).expect("it is closed"));
+        assert!(breaker.begin(&a, over).is_some());
     }
 
     #[test]
