@@ -115,7 +115,8 @@ pub struct RequestContext {
     pub retention: Retention,
     /// Gateways of this kind that the request came through before.
     pub hops: u8,
-    /// What was said before, where the request is part of a conversation that is kept.
+    /// What is done once the request was let in: what was said before is read, where it is part of a conversation that is kept, and
+    /// of a response in the background the store is asked whether it takes it.
     pub history: Option<History>,
     /// Where what is known of the answer is noted, where it is kept.
     pub notebook: Option<Notebook>,

@@ -25,7 +25,8 @@ pub struct RequestContext {
     pub retention: Retention,
     /// Gateways of this kind that the request came through before.
     pub hops: u8,
-    /// What was said before, where the request is part of a conversation that is kept.
+    /// What gives the request's messages once it was let in: with what was said before, where it is part of a conversation that is
+    /// kept.
     pub history: Option<History>,
     /// Where what is known of the answer is noted, where somebody keeps it.
     pub notebook: Option<Notebook>,
