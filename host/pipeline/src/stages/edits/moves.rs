@@ -88,7 +88,7 @@ mod tests {
     use tidegate_types::Role;
 
     fn message(id: usize) -> Message {
-        Message::text(&id.to_string(), Role::User, "x")
+        Message::text(id.to_string(), Role::User, "x")
     }
 
     fn made(num_messages: usize, moves: Vec<Move>) -> Result<Vec<String>, String> {
