@@ -237,8 +237,7 @@ impl Reloader {
             }
             let is_due =
                 || locked(&self.owed).is_some_and(|since| since.elapsed() >= Duration::from_secs(AGAIN_S.into()));
-            let has_rested = now != seen && changing.as_ref() == Some(&now);
-            if has_rested || (now == seen && is_due()) {
+            if has_rested(&seen, &now, changing.as_ref()) || (now == seen && is_due()) {
                 // What is wrong was logged and counted; the next change is another chance.
                 let _ = self.reload().await;
                 changing = None;
@@ -247,6 +246,11 @@ impl Reloader {
             }
         }
     }
+}
+
+/// Whether what has changed looks as it did a moment `before`. What was `seen` meanwhile somebody else has taken, and is no change.
+fn has_rested(seen: &Seen, now: &Seen, before: Option<&Seen>) -> bool {
+    now != seen && before == Some(now)
 }
 
 /// A config that was read, and what it names but for plugins.
@@ -302,4 +306,24 @@ fn keys_fact(config: &Config, is_local_only: bool) -> String {
 fn issuers_fact(config: &Config) -> Option<String> {
     let names: Vec<&str> = config.auth.issuer.iter().map(|issuer| issuer.name.as_str()).collect();
     (!names.is_empty()).then(|| format!("issuers   {}", names.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_and_rests_is_taken_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tidegate.toml");
+        let looks = ["", "a", "ab"].map(|text| {
+            std::fs::write(&file, text).unwrap();
+            Seen::of([file.clone()])
+        });
+        let [old, new, newer] = &looks;
+        assert!(has_rested(old, new, Some(new)));
+        assert!(!has_rested(old, new, None) && !has_rested(old, newer, Some(new)), "it may go on changing");
+        // A reload that began and ended since then.
+        assert!(!has_rested(new, new, Some(new)) && !has_rested(old, old, None));
+    }
 }

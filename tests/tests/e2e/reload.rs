@@ -260,27 +260,6 @@ async fn the_watcher_sees_the_files_of_a_config_that_was_refused() {
     becomes(&gateway, "a heron", 200).await;
 }
 
-/// What the watcher has seen change, and an administrator's reload has taken before that rested, be it over before the watcher looks
-/// again. An instance that counts its calls is there as long as its plugin is.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_watcher_leaves_what_a_short_reload_has_taken() {
-    let files = Files::new();
-    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist");
-    std::fs::copy(guests.join("honest.wasm"), files.path("guard.wasm")).unwrap();
-    files.write(&format!("{WATCHED}{GUARD}"));
-    let gateway = files.start().await;
-    for round in 0..3 {
-        files.write(&format!("{WATCHED}{}", GUARD.replace("20000", &format!("2000{round}"))));
-        // It looks twice a second: as a rule once until then.
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        assert_eq!(reload(&gateway).await.0, 200);
-        let calls = async || gateway.chat(ask("calls")).await.text();
-        assert_eq!(calls().await, "1", "it was loaded");
-        tokio::time::sleep(Duration::from_millis(1200)).await;
-        assert_eq!(calls().await, "2", "it was loaded anew");
-    }
-}
-
 /// Who asked for it has gone when it had seen what is new and not taken it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_watcher_takes_what_a_reload_that_was_cut_off_has_seen() {
