@@ -299,7 +299,7 @@ async fn what_the_turn_behind_a_tool_of_the_server_cannot_hold_is_no_matter_of_t
     loose["function"]["strict"] = json!(false);
     let ours = json!({"type": "function", "function": {"name": "calculator"}});
     for more in [json!({"tools": [marker()]}), with(json.clone(), json!({"tools": [loose]}))] {
-        let asked = with(with(ask("Hello!"), more), json!({"max_tokens": 100, "parallel_tool_calls": false}));
+        let asked = with(with(ask("Hello!"), more), json!({"max_tokens": 400, "parallel_tool_calls": false}));
         let answer = gateway.chat(with(asked.clone(), json!({"tool_choice": "required"}))).await;
         assert_eq!(answer.status, 200, "{:?}", answer.body);
         assert_eq!(calls(&answer)[0].0, "turn-to", "the server's tool is not offered");
