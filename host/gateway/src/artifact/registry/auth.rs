@@ -1,8 +1,8 @@
 //! Answers a registry's challenge (RFC 9110, 11; the distribution project's token flow): `Basic` with the credentials,
 //! `Bearer` with a token that the named realm gives for them.
 //!
-//! The realm may be another host, as Docker Hub's is; it is the registry's own word, and must be HTTPS itself, or, where the registry is not, on this machine.
-//! Nothing else but the registry ever gets credentials.
+//! The realm may be another host, as Docker Hub's is; it is the registry's own word, and must be HTTPS itself, or on this machine as
+//! the registry is. Nothing else but the registry ever gets credentials.
 
 use super::credentials::Credentials;
 use super::url::{Target, is_loopback};
@@ -103,11 +103,14 @@ impl Auth {
     }
 }
 
-/// Whether a place for tokens is told the credentials for a registry: over TLS, or where the registry itself is, or from a registry
-/// without TLS on this machine.
+/// Whether a place for tokens is told the credentials for a registry: over TLS, or where neither has any, if it is the registry
+/// itself or both are this machine.
 fn is_told(place: &str, registry: &str) -> bool {
-    let Some(host) = place.strip_prefix("http://") else { return true };
-    place == registry || (registry.starts_with("http://") && is_loopback(host))
+    match [place, registry].map(|origin| origin.strip_prefix("http://")) {
+        [None, _] => true,
+        [Some(_), None] => false,
+        [Some(place), Some(registry)] => place == registry || (is_loopback(place) && is_loopback(registry)),
+    }
 }
 
 /// The better of the schemes that are offered.
@@ -161,7 +164,8 @@ mod tests {
             (far, "http://registry.example", false),
             ("http://registry.example", "http://registry.example", true),
             (here, "http://127.0.0.1:5000", true),
-            ("http://[::1]", "http://registry.example", true),
+            (here, "http://registry.example", false),
+            ("http://[::1]", "http://localhost:5000", true),
         ] {
             assert_eq!(is_told(place, registry), told, "{place} for {registry}");
         }
