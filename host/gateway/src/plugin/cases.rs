@@ -19,10 +19,7 @@ pub(super) async fn outcome(world: &World, ask: &Ask, holdback_bytes: usize) -> 
         let Reading { outcome, chunkings } = stream::read(world, text, holdback_bytes).await?;
         return Ok((outcome, chunkings));
     }
-    let said = match said(world, ask).await {
-        Ok(said) => said.outcome(&world.plugin),
-        Err(error) => Err(error),
-    };
+    let said = said(world, ask).await.and_then(|said| said.outcome(&world.plugin));
     Ok((said.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))
 }
 
