@@ -140,8 +140,8 @@ async fn requests(
         let alone = direct.run(1, REQUESTS / 8).await?.median_us();
         added.push(through.run(1, REQUESTS / 8).await?.median_us() - alone);
     }
-    report.add(&format!("CPU for a request, {stages}"), median(cpu), "us", stages.request_goal());
-    report.add(&format!("p50 added to a request, {stages}"), median(added), "us", None);
+    report.add_median(&format!("CPU for a request, {stages}"), cpu, "us", stages.request_goal());
+    report.add_median(&format!("p50 added to a request, {stages}"), added, "us", None);
     Ok(())
 }
 
@@ -163,9 +163,9 @@ async fn streams(
         let alone = direct.run(1, STREAMS / 4).await?.median_us();
         added.push(through.run(1, STREAMS / 4).await?.median_us() - alone);
     }
-    report.add(&format!("CPU for a streamed event, {stages}"), median(cpu), "us", stages.event_goal());
+    report.add_median(&format!("CPU for a streamed event, {stages}"), cpu, "us", stages.event_goal());
     report.add(&format!("events out for one in, {stages}"), out, "", None);
-    report.add(&format!("p50 added to a burst of {EVENTS} events, {stages}"), median(added), "us", Some(2000.0));
+    report.add_median(&format!("p50 added to a burst of {EVENTS} events, {stages}"), added, "us", Some(2000.0));
     Ok(())
 }
 

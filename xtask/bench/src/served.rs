@@ -7,7 +7,7 @@ use crate::gateway::{Gateway, Stages};
 use crate::load::{KEY, Load};
 use crate::report::Report;
 use crate::standin::Said;
-use crate::{cores, median, stamp, standin};
+use crate::{cores, stamp, standin};
 use anyhow::Context;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -102,8 +102,8 @@ async fn delays_on(
             gateway.keep_on(core)?;
         }
         let [without, added] = delays_us(&gateway, upstream, stages).await?;
-        report.add(&format!("p50 of a request without it, {stages}{place}{how}"), without, "us", None);
-        report.add(&format!("p50 added to a request, {stages}{place}{how}"), added, "us", goal);
+        report.add_median(&format!("p50 of a request without it, {stages}{place}{how}"), without, "us", None);
+        report.add_median(&format!("p50 added to a request, {stages}{place}{how}"), added, "us", goal);
     }
     Ok(())
 }
@@ -136,20 +136,15 @@ async fn guarded_streams(
             seen[which].1.push(p99_ms);
         }
     }
-    let added = |of: &dyn Fn(usize) -> Vec<f64>| {
-        median(of(1).iter().zip(of(0)).map(|(with, without)| with - without).collect())
-    };
-    for (stages, (cpu, late)) in stages.iter().zip(&seen) {
-        report.add(&format!("CPU for an event of {STREAMS} streams, {how}, {stages}"), median(cpu.clone()), "us", None);
-        report.add(&format!("p99 of an event's delay, {how}, {stages}"), median(late.clone()), "ms", None);
+    let added = |with: &[f64], without: &[f64]| with.iter().zip(without).map(|(a, b)| a - b).collect();
+    let [(cpu, late), (guarded_cpu, guarded_late)] = &seen;
+    let (added_cpu, added_late) = (added(guarded_cpu, cpu), added(guarded_late, late));
+    for (stages, (cpu, late)) in stages.iter().zip(seen) {
+        report.add_median(&format!("CPU for an event of {STREAMS} streams, {how}, {stages}"), cpu, "us", None);
+        report.add_median(&format!("p99 of an event's delay, {how}, {stages}"), late, "ms", None);
     }
-    report.add(
-        &format!("CPU that the stream guard adds to each, {how}"),
-        added(&|i| seen[i].0.clone()),
-        "us",
-        Some(3.0),
-    );
-    report.add(&format!("p99 that it adds to the delay, {how}"), added(&|i| seen[i].1.clone()), "ms", Some(5.0));
+    report.add_median(&format!("CPU that the stream guard adds to each, {how}"), added_cpu, "us", Some(3.0));
+    report.add_median(&format!("p99 that it adds to the delay, {how}"), added_late, "ms", Some(5.0));
     Ok(())
 }
 
@@ -170,8 +165,8 @@ async fn warm(gateway: &Gateway) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of a request without a stage, and what that adds: medians, over rounds, of a round's median and of the difference of its two.
-async fn delays_us(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> anyhow::Result<[f64; 2]> {
+/// Of a request without a stage, and what that adds: of each round its median, and the difference of its two.
+async fn delays_us(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> anyhow::Result<[Vec<f64>; 2]> {
     let load = Load::to(gateway.addr, false);
     let [mut without, mut differences] = [const { Vec::new() }; 2];
     for round in 0..ROUNDS {
@@ -183,7 +178,7 @@ async fn delays_us(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> a
         without.push(seen[0]);
         differences.push(seen[1] - seen[0]);
     }
-    Ok([median(without), median(differences)])
+    Ok([without, differences])
 }
 
 /// Without a stage and with it: each goes first as often as the other.
