@@ -341,6 +341,17 @@ fn a_card_that_begins_in_a_phone_number_is_found_wherever_pieces_end() {
     assert_eq!(redacted("", Channel::Text, text), "1. [card] of [card], [card]");
 }
 
+/// Each four of its groups in a row are a card.
+#[test]
+fn a_long_list_of_numbers_is_decided_on_however_it_is_set() {
+    for (space, groups) in [("\u{a0}", 20), ("\u{2009}", 44), ("\u{2013}", 61), (" ", 61)] {
+        let text = format!("Cards: {} and prose, prose, prose.", vec!["4242"; groups].join(space));
+        let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), &text, &[100, 400]);
+        let left = outcome.text.matches("4242").count();
+        assert!(left < 4 && outcome.text.ends_with(" and prose, prose, prose."), "{}", outcome.text);
+    }
+}
+
 #[test]
 fn a_name_with_an_apostrophe_is_found_wherever_pieces_end() {
     let text = "It's sean.o'brien@example.ie, 'ap@x.example' or l'été d'a@x.example.";

@@ -4,13 +4,16 @@
 use std::borrow::Cow;
 use tidegate_plugin_sdk::scan::{Place, Step};
 
-/// Characters that are looked at: more than any number has, its separators included.
+/// Characters that are looked at: more than any number has, its separators included. Of numbers that begin in each other more may
+/// follow: they are found from here on, one stretch after the other.
 const NEAR: usize = 96;
 
 /// A place as detectors of numbers see it.
 pub(super) struct Typeset<'a> {
     at: Place<'a>,
     plain: Cow<'a, str>,
+    /// More text follows than the copy has.
+    is_cut: bool,
 }
 
 impl<'a> Typeset<'a> {
@@ -21,17 +24,22 @@ impl<'a> Typeset<'a> {
         }
         // Most numbers stand among the keyboard's characters, each of which is a byte.
         if at.rest.as_bytes()[..at.rest.len().min(NEAR)].is_ascii() {
-            return Some(Self { at, plain: Cow::Borrowed(at.rest) });
+            return Some(Self { at, plain: Cow::Borrowed(at.rest), is_cut: false });
         }
         let near = near(at.rest);
         let is_typeset = near.chars().any(|c| plain(c) != c);
         let plain = if is_typeset { near.chars().map(plain).collect() } else { Cow::Borrowed(at.rest) };
-        Some(Self { at, plain })
+        Some(Self { at, plain, is_cut: is_typeset && near.len() < at.rest.len() })
     }
 
     /// What a detector sees in the plain copy, in bytes of the text itself.
     pub(super) fn look(&self, detect: impl Fn(Place<'_>) -> Step) -> Step {
-        let step = detect(Place { rest: &self.plain, before: self.at.before.map(plain), ..self.at });
+        let look = |is_last| detect(Place { rest: &self.plain, before: self.at.before.map(plain), is_last, ..self.at });
+        let step = match look(self.at.is_last) {
+            // However much comes, it is not in the copy.
+            Step::More if self.is_cut => look(true),
+            step => step,
+        };
         match step {
             Step::Match { len, rule } => Step::Match { len: self.own(len), rule },
             step => step,
