@@ -30,6 +30,8 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     match domain_len(&behind[..domain]) {
         // An address of SSH, which is nobody's: `git@github.com:org/repo`.
         Some(len) if &at.rest[..local] == "git" && behind[len..].starts_with([':', '/']) => Step::No,
+        // It begins behind the quote.
+        Some(len) if is_literal(&at.rest[..local]) && behind[len..].starts_with('\'') => Step::No,
         Some(len) => Step::Match { len: local + 1 + len, rule },
         None => Step::No,
     }
@@ -54,6 +56,11 @@ fn has_quote(local: &str) -> bool {
     let mut pieces = local.split('\'');
     let mut before = pieces.next().unwrap_or_default();
     pieces.any(|piece| !std::mem::replace(&mut before, piece).ends_with(is_name) || !piece.starts_with(is_name))
+}
+
+/// Whether it begins as a text of a program does, in Python's notation: `b'jo`.
+fn is_literal(local: &str) -> bool {
+    local.split_once('\'').is_some_and(|(prefix, _)| matches!(prefix, "b" | "f" | "r" | "u" | "br" | "rb"))
 }
 
 /// Of ASCII, what belongs to a name, a local part, a domain, a word with apostrophes: a bit each.
@@ -158,6 +165,8 @@ mod tests {
             &["ap@x.example", "b@x.example", "o'c@x.example"],
         );
         check("a'+'b@x.example a''c@x.example a'.d@x.example", &["b@x.example", "c@x.example", "d@x.example"]);
+        check("[b'jo@x.example', f'{n}', u'o'c@x.example']", &["jo@x.example", "o'c@x.example"]);
+        check("by b'jo@x.example, u'x.y@x.example (sic)", &["b'jo@x.example", "u'x.y@x.example"]);
         check("l'adresse d'Anne: anne'@x.example", &[]);
         check("\\n'jo@x.example'\\no'c@x.example", &["jo@x.example", "o'c@x.example"]);
         check("user@xn--bcher-kva.example", &["user@xn--bcher-kva.example"]);
