@@ -117,7 +117,9 @@ impl Pattern {
             };
             self.program.advance(now, next, c);
             std::mem::swap(now, next);
-            (behind, len) = (behind.then(c), len + c.len_utf8());
+            // The letter of a line break is no word by itself.
+            behind = if len == 0 { Behind::one(Some(c)) } else { behind.then(c) };
+            len += c.len_utf8();
             if now.is_empty() {
                 return (Some(best), len);
             }
