@@ -39,7 +39,7 @@ pub struct ResponseEncoder {
     sequence: u64,
     items: Vec<Item>,
     tokens: Tokens,
-    /// Whether the last item may still grow.
+    /// Whether the last item may still grow, or be cut off.
     open: bool,
     usage: Option<Usage>,
     /// What else is known; its citations from the beginning.
@@ -174,6 +174,7 @@ impl ResponseEncoder {
                 let index = self.items.len();
                 self.call_events(&id, index, &message, out);
                 self.items.push(Item { id, message });
+                self.open = true;
             }
             DeltaKind::Finish(reason) => self.finish = Some(*reason),
         }

@@ -201,6 +201,26 @@ fn a_cut_answer_says_so_and_keeps_what_there_is() {
     }
 }
 
+/// Whichever way it is read: of a call what follows says whether it was cut off.
+#[test]
+fn a_call_that_is_cut_says_so_in_its_event_too() {
+    let call = |id: &str, arguments: &str| {
+        let call = ToolCall { id: id.into(), name: "f".into(), arguments: arguments.into() };
+        DeltaKind::ToolCall { index: 0, call }
+    };
+    let calls = |reason| vec![call("c1", "{}"), call("c2", "{\"a\":"), DeltaKind::Finish(reason)];
+    for (reason, expected) in
+        [(FinishReason::Length, ["completed", "incomplete"]), (FinishReason::ToolCalls, ["completed", "completed"])]
+    {
+        let (_, _, text) = run(Skin::Typed, calls(reason), Ok(()));
+        let events = events(&text);
+        let done = events.iter().filter(|e| e["type"] == "response.output_item.done").map(|e| &e["item"]);
+        let last = &events.last().unwrap()["response"]["output"];
+        assert_eq!(done.collect::<Vec<_>>(), last.as_array().unwrap().iter().collect::<Vec<_>>());
+        assert_eq!([&last[0]["status"], &last[1]["status"]], expected);
+    }
+}
+
 #[test]
 fn what_a_text_is_made_from_is_said_where_it_ends_and_wherever_it_is_said_again() {
     let (mut encoder, mut out) = (encoder(Skin::Typed), BytesMut::new());

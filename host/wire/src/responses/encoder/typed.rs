@@ -19,22 +19,19 @@ impl ResponseEncoder {
         self.event(out, name, body);
     }
 
+    /// All of a call's but the last, which says whether it was cut off: that is known once something follows.
     pub(super) fn call_events(&mut self, id: &str, index: usize, message: &Message, out: &mut BytesMut) {
         if self.skin != Skin::Typed {
             return self.simple_call(message, out);
         }
-        let whole = item(id, message, "completed");
-        let mut added = whole.clone();
+        let mut added = item(id, message, "in_progress");
+        let (called, arguments) = (added["name"].clone(), added["arguments"].clone());
         added["arguments"] = "".into();
-        added["status"] = "in_progress".into();
-        let arguments = whole["arguments"].clone();
         self.event(out, "response.output_item.added", json!({"output_index": index, "item": added}));
         let name = "response.function_call_arguments.delta";
         self.event(out, name, json!({"item_id": id, "output_index": index, "delta": arguments}));
         let name = "response.function_call_arguments.done";
-        let called = whole["name"].clone();
         self.event(out, name, json!({"item_id": id, "output_index": index, "name": called, "arguments": arguments}));
-        self.event(out, "response.output_item.done", json!({"output_index": index, "item": whole}));
     }
 
     pub(super) fn event(&mut self, out: &mut BytesMut, name: &str, body: Value) {
