@@ -273,11 +273,11 @@ fn is_about_content(reject: &Reject) -> bool {
     reject.kind == RejectKind::ContentFilter
 }
 
-/// Whenever it comes again, it is refused again. An answer that came too late is final since it may be billed each time, be there
-/// other models or not.
+/// Whenever it comes again, it is refused again. An answer that came too late or is too long is final since it may be billed each
+/// time, be there other models or not.
 fn is_closed(reject: &Reject) -> bool {
     let exceeded = reject.limited.as_ref().and_then(|limited| limited.exceeded);
-    let is_refused = reject.is_final && reject.kind != RejectKind::UpstreamTimeout;
+    let is_refused = reject.is_final && reject.fault == Fault::Operator;
     is_refused || exceeded.is_some_and(|exceeded| exceeded.retry_after.is_none())
 }
 
