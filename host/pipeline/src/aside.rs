@@ -5,6 +5,7 @@
 use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
 use crate::reply::ReplyEvent;
+use crate::stages::ANSWERED_BY;
 use tidegate_types::{Chat, DeltaKind, Fault, FinishReason, Reject, RejectKind};
 
 impl Pipeline {
@@ -14,24 +15,30 @@ impl Pipeline {
         let Stages { prompt_guards, late_guards, stream_guards, output_guards, .. } = self.stages.clone();
         let guards = Stages { prompt_guards, late_guards, stream_guards, output_guards, ..Stages::default() };
         let mut reply = self.with_stages(guards, 0).answer(Chat { stream: false, ..chat }, cx).await?;
+        if reply.headers.iter().any(|(name, _)| *name == ANSWERED_BY) {
+            return Err(withheld());
+        }
         let mut text = String::new();
         while let Some(event) = reply.next().await {
             match event? {
                 ReplyEvent::Delta(delta) => match delta.kind {
                     DeltaKind::Text { text: more, .. } => text.push_str(&more),
-                    DeltaKind::Finish(FinishReason::ContentFilter) => {
-                        let message = "a guard of this server withheld the text";
-                        let reject = Reject::new(RejectKind::ContentFilter, Fault::Client, message);
-                        return Err(reject.code("content_filter"));
-                    }
+                    DeltaKind::Finish(FinishReason::ContentFilter) => return Err(withheld()),
                     DeltaKind::Reasoning(_)
                     | DeltaKind::Refusal(_)
                     | DeltaKind::ToolCall { .. }
                     | DeltaKind::Finish(_) => {}
                 },
-                ReplyEvent::Usage(_) | ReplyEvent::Uncited => {}
+                ReplyEvent::Uncited => return Err(withheld()),
+                ReplyEvent::Usage(_) => {}
             }
         }
         Ok(text)
     }
+}
+
+/// What a guard answers in a model's place is for whoever asked, and no summary and no title.
+fn withheld() -> Reject {
+    let message = "a guard of this server withheld the text, or answered in its place";
+    Reject::new(RejectKind::ContentFilter, Fault::Client, message).code("content_filter")
 }

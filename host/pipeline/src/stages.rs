@@ -36,4 +36,5 @@ pub(crate) use observe::{Ending, Unanswered};
 pub use recall::passage;
 pub(crate) use sampling::seeds;
 pub use screen_answer::{OutputGuardStage, WhenStreamed};
+pub(crate) use screen_input::ANSWERED_BY;
 pub(crate) use start::{Ask, LONG_TEXT_BYTES, Started, source};

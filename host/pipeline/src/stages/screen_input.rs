@@ -19,7 +19,7 @@ use tidegate_sandbox::stage::{Action, Prompt, Refusal, StageKind, Verdict};
 use tidegate_types::{About, Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind};
 
 /// The response header that names the guard that answered in the model's place.
-const ANSWERED_BY: &str = "x-tidegate-answered-by";
+pub(crate) const ANSWERED_BY: &str = "x-tidegate-answered-by";
 
 /// Messages from outside that guards are asked about at once, where they have the instances for it.
 const SCREENED_AT_ONCE: usize = 8;

@@ -4,8 +4,8 @@
 //!
 //! Config: `{"refuse": true}` is refused by `configure`, and `refuse` that is no boolean by the schema; `{"spin": true}` makes
 //! `configure` never end, `{"linger": "observer"}` (or `remember`) that function;
-//! `{"output": "refuse"}` (or `respond`, `shout`) is what it does to answers, `{"trap": "memory"}` the stage in which it
-//! traps; `tool-list` is a tool provider that is asked what it brings.
+//! `{"output": "refuse"}` (or `respond`, `shout`) is what it does to answers, `{"prompt": "respond"}` to every prompt,
+//! `{"trap": "memory"}` the stage in which it traps; `tool-list` is a tool provider that is asked what it brings.
 
 wit_bindgen::generate!({
     path: "../../../wit",
@@ -77,7 +77,7 @@ impl prompt_guard::Guest for Component {
         let calls = count();
         let last = prompt.messages.last();
         let text = last.and_then(|message| message.parts.iter().find_map(text_of)).unwrap_or_default();
-        let action = match text {
+        let action = match if is_configured("prompt", "respond") { "respond" } else { text } {
             "fail" => return Err(Error::Unavailable("as the test asked".into())),
             "refuse" => Action::Refuse(refusal()),
             "respond" => Action::Respond(vec![Part::Text("from the guard".into())]),

@@ -112,6 +112,36 @@ async fn without_a_namer_that_works_answers_are_as_ever() {
     .await;
 }
 
+/// What a guard says in a model's place is for whoever asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_guard_answers_is_no_title() {
+    on_each("titles_guarded", |store| async move {
+        let gate = Arc::new(Semaphore::new(9));
+        let guest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+        for stage in ["output-guard", "prompt-guard"] {
+            let upstream = namer(&gate).await;
+            let rest = format!(
+                "[store.titles]\nmodel = \"namer\"\n[[pipeline.stage]]\nplugin = \"honest\"\nfile = {guest:?}\n\
+                 stages = [\"{stage}\"]\nconfig = {{ output = \"respond\", prompt = \"respond\" }}\n\
+                 limits = {{ wall_ms = 20000 }}\n"
+            );
+            let gateway = store.gateway(&models(&upstream), &rest).await;
+            let failed = "tidegate_behind_total{kind=\"title\",outcome=\"failed\"} ";
+            let count = async || {
+                let all = metrics(&gateway).await;
+                all.lines().find_map(|line| line.strip_prefix(failed)?.parse::<u64>().ok()).unwrap_or_default()
+            };
+            let before = count().await;
+            let id = new_conversation(&gateway).await;
+            talk(&gateway, &id, json!({"message_id": "1", "content": "When is high water?"})).await;
+            until("it is tried", async || (count().await > before).then_some(())).await;
+            assert_eq!(title(&gateway, &id).await, "", "{stage}");
+            gateway.running.stop(Duration::from_secs(5)).await;
+        }
+    })
+    .await;
+}
+
 /// The own engine names, too; what it finds is short and its own kind of use.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_starter_names_conversations() {
