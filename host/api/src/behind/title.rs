@@ -41,7 +41,16 @@ fn cleaned(said: &str) -> Option<String> {
     let lines = said.lines().map(|line| line.trim_matches(around));
     let mut lines = lines.map(|line| line.strip_prefix("Title:").unwrap_or(line).trim_matches(around));
     let line = lines.find(|line| !line.is_empty())?;
-    Some(line.chars().filter(|c| !c.is_control()).take(MAX_CHARS).collect())
+    Some(short(&line.replace(char::is_control, " ")).to_owned())
+}
+
+/// As much of a line as a title may have, in whole words as far as it can be told: guards judged the line, and not what a cut or a
+/// character that is left out would make of it.
+fn short(line: &str) -> &str {
+    let Some((most, c)) = line.char_indices().nth(MAX_CHARS) else { return line };
+    let head = &line[..most];
+    let end = if c.is_whitespace() { None } else { head.rfind(char::is_whitespace) };
+    head[..end.unwrap_or(most)].trim_end()
 }
 
 #[cfg(test)]
@@ -54,11 +63,16 @@ mod tests {
             ("Harbour tides", Some("Harbour tides")),
             ("\n  **\"Harbour tides.\"**\nIt is about tides.", Some("Harbour tides")),
             ("Title: Harbour tides", Some("Harbour tides")),
+            ("jane\u{7}@example.com", Some("jane @example.com")),
             (" \n\"\"\n", None),
             ("", None),
         ] {
             assert_eq!(cleaned(said).as_deref(), title, "{said:?}");
         }
         assert_eq!(cleaned(&"ü".repeat(500)).unwrap().chars().count(), MAX_CHARS);
+        let long = |last: usize| format!("{} {}", "ü".repeat(MAX_CHARS - 4), "b".repeat(last));
+        assert_eq!(cleaned(&long(3)).unwrap(), long(3));
+        assert_eq!(cleaned(&format!("{} c", long(3))).unwrap(), long(3));
+        assert_eq!(cleaned(&long(4)).unwrap(), "ü".repeat(MAX_CHARS - 4), "no word is cut to another");
     }
 }
