@@ -59,7 +59,7 @@ pub struct Fixed {
     pub passed_ms: Arc<AtomicU64>,
     /// What random bytes follow from.
     pub seed: u64,
-    /// How many of them were drawn.
+    /// How many of them calls have drawn.
     pub drawn: Arc<AtomicU64>,
 }
 

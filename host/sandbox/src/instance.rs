@@ -7,7 +7,7 @@ use crate::engine::HANDLES;
 use crate::failure;
 use crate::slots::Slot;
 use crate::stage::{CallError, StageKind};
-use crate::state::HostState;
+use crate::state::{HostState, Phase};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_types::Caller;
@@ -94,9 +94,11 @@ impl Instance {
     /// Gives a bare instance the operator's config.
     pub(crate) async fn configure(&mut self) -> Result<(), CallError> {
         let blueprint = self.store.data().blueprint.clone();
+        self.store.data_mut().enter(Phase::Configure { drawn: 0 });
         let called = self.guests.meta.call_configure(&mut self.store, &blueprint.config);
         let configured = tokio::time::timeout(blueprint.configure_wall(), called).await;
         self.store.data_mut().settle();
+        self.store.data_mut().enter(Phase::Serve);
         match configured {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(failure::of_plugin(&blueprint.name, error)),

@@ -3,11 +3,13 @@
 
 use crate::blueprint::Blueprint;
 use crate::capability::{CapabilityError, KvStore, LogBudget, Meters, Namespace};
+use crate::config::Fixed;
 use crate::engine::{CORE_INSTANCES, ELEMENT_BYTES, FREE_ELEMENTS, MEMORIES, TABLE_ELEMENTS, TABLES};
 use crate::meter::CpuMeter;
 use crate::registry::Registry;
 use crate::slots::share_of;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tidegate_fair::Owner;
 use tidegate_types::{Caller, RequestId, Retention, TenantId};
@@ -43,7 +45,12 @@ pub(crate) enum Phase {
         /// The function that was called.
         used: Option<&'static str>,
     },
-    /// `configure` and stage calls.
+    /// `configure`.
+    Configure {
+        /// How many random bytes were drawn, where those follow from a seed.
+        drawn: u64,
+    },
+    /// Stage calls, and what comes before any.
     Serve,
 }
 
@@ -131,7 +138,20 @@ impl HostState {
     pub(crate) fn used_while_describing(&self) -> Option<&'static str> {
         match self.phase {
             Phase::Describe { used } => used,
-            Phase::Serve => None,
+            Phase::Configure { .. } | Phase::Serve => None,
+        }
+    }
+
+    pub(crate) fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    /// Where so many more bytes begin in the chance of a test. What `configure` draws is the same in each instance, or a call's
+    /// outcome would depend on which of them it finds.
+    pub(crate) fn draw(&mut self, len: u64, fixed: &Fixed) -> (&'static str, u64) {
+        match &mut self.phase {
+            Phase::Configure { drawn } => ("configure", std::mem::replace(drawn, *drawn + len)),
+            Phase::Describe { .. } | Phase::Serve => ("calls", fixed.drawn.fetch_add(len, Ordering::Relaxed)),
         }
     }
 }

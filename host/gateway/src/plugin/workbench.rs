@@ -44,7 +44,7 @@ pub(super) struct World {
     pub(super) http: Arc<ScriptedHttp>,
     kv: Arc<MemoryKv>,
     vectors: Arc<MemoryVectors>,
-    /// How many of the random bytes were drawn.
+    /// How many random bytes calls have drawn.
     drawn: Arc<AtomicU64>,
     /// What its prompt guard noted last, which a server hands to its memory.
     pub(super) notes: RefCell<Vec<(String, String)>>,

@@ -3,7 +3,7 @@
 use super::CapabilityError;
 use crate::bindings::tidegate::plugin::random::{Error, Host};
 use crate::state::HostState;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 const MAX_BYTES: u32 = 4096;
 
@@ -20,9 +20,12 @@ impl HostState {
             return Err(CapabilityError::Invalid(format!("{len} random bytes; 1 to {MAX_BYTES} may be asked for")));
         }
         let mut bytes = vec![0; len as usize];
-        if let Some(fixed) = &self.blueprint.fixed {
-            let mut stream = blake3::Hasher::new().update(&fixed.seed.to_le_bytes()).finalize_xof();
-            stream.set_position(fixed.drawn.fetch_add(u64::from(len), Ordering::Relaxed));
+        let blueprint = Arc::clone(&self.blueprint);
+        if let Some(fixed) = &blueprint.fixed {
+            let (drawn_by, from) = self.draw(u64::from(len), fixed);
+            let mut stream =
+                blake3::Hasher::new().update(&fixed.seed.to_le_bytes()).update(drawn_by.as_bytes()).finalize_xof();
+            stream.set_position(from);
             stream.fill(&mut bytes);
             return Ok(bytes);
         }

@@ -1,6 +1,6 @@
 //! Uses every capability that leads out, as it is told: a tool per function of the host, words with a space between
 //! them (or a JSON string of them, as models call tools), the answer printed. As a prompt guard it asks the URL of its config about each prompt, and allows what is
-//! answered with 200.
+//! answered with 200. With the config `{"salt":true}` it draws four bytes when it is configured; `trap` ends an instance.
 
 wit_bindgen::generate!({
     path: "../../../wit",
@@ -31,6 +31,7 @@ use tidegate::plugin::{http, models, random, secrets, vectors};
 
 thread_local! {
     static URL: RefCell<String> = const { RefCell::new(String::new()) };
+    static SALT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 struct Component;
@@ -42,8 +43,12 @@ impl meta::Guest for Component {
         kit::descriptor_with("reaches", false, &format!(",\"capabilities\":[{names}]"))
     }
 
-    /// `{"url":"..."}` and nothing else.
+    /// `{"url":"..."}` or `{"salt":true}` and nothing else.
     fn configure(config: String) -> Result<(), Error> {
+        if config.contains("salt") {
+            let drawn = drawn(4)?;
+            SALT.with(|kept| kept.replace(drawn));
+        }
         let url = config.split('"').nth(3).unwrap_or_default();
         URL.with(|kept| *kept.borrow_mut() = url.to_owned());
         Ok(())
@@ -70,7 +75,7 @@ impl tool_provider::Guest for Component {
             hints,
             attrs: Vec::new(),
         };
-        Ok(["secret", "get-all", "random", "complete"].map(tool).into())
+        Ok(["secret", "get-all", "random", "complete", "salt", "trap"].map(tool).into())
     }
 
     fn call_tool(_: Context, call: ToolCall) -> Result<ToolOutcome, Error> {
@@ -100,7 +105,9 @@ fn run(function: &str, words: &[&str]) -> Result<String, Error> {
             Ok(http::send_all(&requests).into_iter().map(shown).collect::<Vec<_>>().join("|"))
         }
         "secrets" => Ok(secrets::names().join(",")),
-        "random" => random::bytes(word(0).parse().unwrap_or(0)).map(|bytes| format!("{bytes:02x?}")),
+        "random" => drawn(word(0).parse().unwrap_or(0)),
+        "salt" => Ok(SALT.with(|salt| salt.borrow().clone())),
+        "trap" => panic!("as the test asked"),
         "embed" => models::embed(word(0), &texts).map(|vectors| format!("{vectors:?}")),
         "complete" => {
             let parts = vec![Part::Text(texts.join(" "))];
@@ -118,6 +125,10 @@ fn run(function: &str, words: &[&str]) -> Result<String, Error> {
         "forget" => vectors::delete(word(0), &texts).map(|count| count.to_string()),
         _ => Err(Error::Unsupported(function.into())),
     }
+}
+
+fn drawn(len: u32) -> Result<String, Error> {
+    random::bytes(len).map(|bytes| format!("{bytes:02x?}"))
 }
 
 fn get(url: &str) -> Request {
