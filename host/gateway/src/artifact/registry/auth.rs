@@ -78,8 +78,11 @@ impl Auth {
         let actions = if self.pushes.load(Ordering::Relaxed) { "pull,push" } else { "pull" };
         let scope = format!("repository:{}:{actions}", self.repository);
         let mut target = Target::parse(realm).with_context(|| format!("{origin} names a realm"))?;
-        if !is_told(&target.origin, origin) {
-            bail!("{origin} sends for tokens to {}, which has no TLS", target.origin);
+        if self.credentials.is_some() && !is_told(&target.origin, origin) {
+            bail!(
+                "{origin} sends for tokens to {}, which has no TLS: the credentials are not sent there",
+                target.origin
+            );
         }
         if !service.is_empty() {
             target = target.with("service", service);
@@ -103,14 +106,21 @@ impl Auth {
     }
 }
 
-/// Whether a place for tokens is told the credentials for a registry: over TLS, or where neither has any, if it is the registry
-/// itself or both are this machine.
+/// Whether a place for tokens is told the credentials for a registry: over TLS, or where neither has any, if both are one host or
+/// this machine.
 fn is_told(place: &str, registry: &str) -> bool {
     match [place, registry].map(|origin| origin.strip_prefix("http://")) {
         [None, _] => true,
         [Some(_), None] => false,
-        [Some(place), Some(registry)] => place == registry || (is_loopback(place) && is_loopback(registry)),
+        [Some(place), Some(registry)] => {
+            host_of(place) == host_of(registry) || (is_loopback(place) && is_loopback(registry))
+        }
     }
+}
+
+fn host_of(authority: &str) -> &str {
+    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, ""));
+    if port.bytes().all(|b| b.is_ascii_digit()) { host } else { authority }
 }
 
 /// The better of the schemes that are offered.
@@ -163,6 +173,12 @@ mod tests {
             (here, "https://registry.example", false),
             (far, "http://registry.example", false),
             ("http://registry.example", "http://registry.example", true),
+            ("http://registry.example:5001", "http://registry.example:5000", true),
+            ("http://10.0.0.5:5001", "http://10.0.0.5", true),
+            ("http://10.0.0.6:5000", "http://10.0.0.5:5000", false),
+            ("http://[fd00::5]:5001", "http://[fd00::5]:5000", true),
+            ("http://[fd00::5]", "http://[fd00::6]", false),
+            ("http://[fd00::5]", "http://[fd00::5]:5000", true),
             (here, "http://127.0.0.1:5000", true),
             (here, "http://registry.example", false),
             ("http://[::1]", "http://localhost:5000", true),
