@@ -85,6 +85,9 @@ mod tests {
         let row = "| delay | 3.00 ± 0.83 us | <= 2.5 us |\n";
         let head = "| figure | measured | goal |\n|---|---|---|\n";
         assert_eq!(report.table(), format!("{head}{row}{row}| memory | 7.00 MiB |  |\n"));
-        assert_eq!(report.json()[2], serde_json::json!({"figure": "memory", "value": 7.0, "error": null, "unit": "MiB", "goal": null}));
+        assert_eq!(
+            report.json()[2],
+            serde_json::json!({"figure": "memory", "value": 7.0, "error": null, "unit": "MiB", "goal": null})
+        );
     }
 }
