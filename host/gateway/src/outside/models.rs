@@ -8,7 +8,7 @@ use tidegate_ledger::Ledger;
 use tidegate_pipeline::ask::{Asked, Asking};
 use tidegate_pipeline::{Gate, Models, RequestContext};
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, Labels, ModelAsk, ModelReply, ModelService};
-use tidegate_types::{Chat, Message, Quota, Reject, RejectKind, Retention, ToolChoice};
+use tidegate_types::{Chat, Fault, Message, Quota, Reject, RejectKind, Retention, ToolChoice};
 
 /// Tokens of an answer where neither the plugin nor the model has a bound.
 const MAX_TOKENS: u32 = 1024;
@@ -180,11 +180,13 @@ fn stops(value: &Value) -> Option<Vec<String>> {
 
 /// What a guest reads; causes are for the log.
 fn failure(reject: Reject) -> CapabilityError {
-    let Reject { kind, code, message, .. } = reject;
+    let Reject { kind, fault, code, message, .. } = reject;
     match kind {
         // A model, a part of a message, a parameter.
         _ if code.is_some_and(|code| code.starts_with("unsupported_")) => CapabilityError::Unsupported(message),
         RejectKind::UpstreamTimeout => CapabilityError::Timeout(message),
+        // A budget or a limit that callers have used up is no failure of the plugin's, which would be left out for others too.
+        RejectKind::RateLimited if fault == Fault::Client => CapabilityError::Denied(message),
         RejectKind::Unavailable | RejectKind::RateLimited | RejectKind::BadUpstream | RejectKind::Internal => {
             CapabilityError::Unavailable(message)
         }
@@ -227,6 +229,14 @@ mod tests {
         }
         let error = failure(Reject::invalid("messages[0]", "it is empty").code("invalid_value"));
         assert!(matches!(error, CapabilityError::Invalid(_)), "{error:?}");
+    }
+
+    /// Its tenant's other callers may have some left.
+    #[test]
+    fn what_callers_have_used_up_is_denied_and_a_server_that_is_busy_is_not_there() {
+        let limited = |fault| failure(Reject::new(RejectKind::RateLimited, fault, "so much a minute"));
+        assert!(matches!(limited(Fault::Client), CapabilityError::Denied(_)));
+        assert!(matches!(limited(Fault::Upstream), CapabilityError::Unavailable(_)));
     }
 
     #[test]
