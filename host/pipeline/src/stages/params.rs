@@ -1,15 +1,26 @@
 //! What prompt guards are told about a request beside its messages: every parameter that can change the answer.
 
+use crate::bounds::LengthBounds;
 use crate::chat::Stages;
 use crate::stage::Stage;
 use serde_json::Value;
-use tidegate_types::{Chat, Form, ROUTED_MODEL, Sampling, Scope, ToolChoice};
+use tidegate_types::{Chat, Form, Quota, ROUTED_MODEL, Sampling, Scope, ToolChoice};
 
 /// What `stage` is told of a request: [`of_chat`], and what is added behind the guards that is not for every caller alike.
 /// `tidegate_plugins` names the plugins of a key that has not all, `tidegate_models` the models of one, where a router chooses,
-/// and `tidegate_memories` other memories than its own.
-pub(super) fn of(chat: &Chat, scope: &Scope, stages: &Stages, stage: &Stage) -> Vec<(String, String)> {
+/// `tidegate_memories` other memories than its own, `tidegate_tools` is `false` where a gateway in front has offered its own
+/// tools and this one offers none; `tidegate_max_output_tokens` and `tidegate_max_context_tokens` bound what the caller gets.
+pub(super) fn of(chat: &Chat, scope: &Scope, hops: u8, stages: &Stages, stage: &Stage) -> Vec<(String, String)> {
     let mut params = of_chat(chat);
+    if hops > 0 && !stages.tools.is_empty() {
+        params.push(("tidegate_tools".into(), "false".into()));
+    }
+    let LengthBounds { context, output } = LengthBounds::of_caller(scope, &Quota::default());
+    // An answer that was asked for is as long as that, or refused.
+    let output = output.filter(|_| chat.max_tokens.is_none());
+    for (name, bound) in [("tidegate_max_context_tokens", context), ("tidegate_max_output_tokens", output)] {
+        params.extend(bound.map(|bound| (name.to_owned(), bound.tokens.to_string())));
+    }
     if let Some(plugins) = &scope.plugins {
         params.push(("tidegate_plugins".into(), Value::from_iter(plugins.iter().map(String::as_str)).to_string()));
     }
@@ -140,10 +151,29 @@ mod tests {
         let scope = Scope { models: Some(["small".to_owned()].into()), ..Scope::default() };
         let stage = crate::stage::tests::shipped();
         let told = |model: &str, scope: &Scope| {
-            let params = of(&Chat::new(model, Vec::new()), scope, &Stages::default(), &stage);
+            let params = of(&Chat::new(model, Vec::new()), scope, 0, &Stages::default(), &stage);
             params.into_iter().find(|(name, _)| name == "tidegate_models").map(|(_, models)| models)
         };
         assert_eq!(told("auto", &scope).as_deref(), Some("[\"small\"]"));
         assert_eq!((told("small", &scope), told("auto", &Scope::default())), (None, None));
+    }
+
+    #[test]
+    fn what_a_caller_gets_less_of_than_another_is_told() {
+        let key = Quota { max_output_tokens: Some(50), max_context_tokens: Some(900), ..Quota::default() };
+        let tenant = Quota { max_output_tokens: Some(70), ..Quota::default() };
+        let (scope, stage) = (Scope { key, tenant, ..Scope::default() }, crate::stage::tests::shipped());
+        let stages = Stages { tools: vec![crate::stage::tests::shipped()], ..Stages::default() };
+        let told = |chat: &Chat, scope: &Scope, hops| {
+            let params = of(chat, scope, hops, &stages, &stage).into_iter();
+            params.filter(|(name, _)| name.starts_with("tidegate_")).collect::<Vec<_>>()
+        };
+        let pair = |name: &str, json: &str| (format!("tidegate_{name}"), json.to_owned());
+        let (context, output) = (pair("max_context_tokens", "900"), pair("max_output_tokens", "50"));
+        let mut chat = Chat::new("m", Vec::new());
+        assert_eq!(told(&chat, &scope, 0), [context.clone(), output]);
+        chat.max_tokens = Some(20);
+        assert_eq!(told(&chat, &scope, 1), [pair("tools", "false"), context]);
+        assert_eq!(told(&chat, &Scope::default(), 0), []);
     }
 }

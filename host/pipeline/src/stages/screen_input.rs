@@ -233,7 +233,7 @@ pub(super) async fn inspect(
     let call = cx.call(chat.stream, stage.wall);
     stage
         .call_about(Size::Sent(told_bytes(chat)), StageKind::PromptGuard, &call, async |plugin| {
-            let params = params::of(chat, &cx.caller.scope, stages, stage);
+            let params = params::of(chat, &cx.caller.scope, cx.hops, stages, stage);
             let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
             let _kept_back = kept_back.take().map(KeptBack::told_here);
             traced(plugin.inspect_prompt(&call, prompt).await)
