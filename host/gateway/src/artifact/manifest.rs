@@ -245,6 +245,13 @@ mod tests {
         format!("{:#}", outcome.unwrap_err())
     }
 
+    /// The range of 32-bit floats, as libraries for schemas write it.
+    #[test]
+    fn a_schema_is_the_same_when_it_is_read_again() {
+        let said: serde_json::Value = serde_json::from_str("{\"maximum\": 3.4028234663852886e+38}").unwrap();
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&said.to_string()).unwrap(), said);
+    }
+
     #[test]
     fn a_descriptor_knows_its_bytes() {
         let descriptor = Descriptor::of(COMPONENT_TYPE, b"abc");
