@@ -16,7 +16,7 @@ pub mod place;
 pub mod reference;
 pub mod registry;
 pub mod signature;
-mod whole;
+pub(crate) mod whole;
 
 use anyhow::{Context, bail};
 use digest::Digest;

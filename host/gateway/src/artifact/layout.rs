@@ -239,10 +239,13 @@ impl Layout {
             let parts = manifest.layers.iter().chain([&manifest.config, one]);
             kept.extend(parts.map(|part| part.digest.hex().to_owned()));
         }
-        for file in std::fs::read_dir(self.folder.join("blobs/sha256"))? {
-            let file = file?;
+        let blobs = self.folder.join("blobs/sha256");
+        let unread = || format!("cannot read {}", blobs.display());
+        for file in std::fs::read_dir(&blobs).with_context(unread)? {
+            let file = file.with_context(unread)?;
             if !kept.contains(file.file_name().to_string_lossy().as_ref()) {
-                std::fs::remove_file(file.path())?;
+                let why = || format!("cannot remove {}, to which nothing leads any more", file.path().display());
+                std::fs::remove_file(file.path()).with_context(why)?;
             }
         }
         Ok(())

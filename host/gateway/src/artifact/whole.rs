@@ -81,7 +81,7 @@ pub(super) fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
 
 /// Writes a file, whatever it has. The old one is there until the new one is, whole: where the power fails, too. Where writing
 /// fails, nothing else is left.
-pub(super) fn write_anew(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn write_anew(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let written = beside(file).and_then(|(mut open, aside)| {
         // A name that reaches the disk before the bytes would lead to an empty file.
         let done = open.write_all(bytes).and_then(|()| open.sync_all()).and_then(|()| std::fs::rename(&aside, file));

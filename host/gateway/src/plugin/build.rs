@@ -10,6 +10,7 @@ mod rust;
 use super::project::{self, Language, Project};
 use super::workbench;
 use crate::artifact::digest::Digest;
+use crate::artifact::whole;
 use anyhow::{Context, bail};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,13 +21,24 @@ pub(super) fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     if let Some(name) = bring_log(&project)? {
         writeln!(out, "{name}: written, since {} imports it", project.manifest.lang.source())?;
     }
-    let component = build(&project)?;
-    let bytes = workbench::component(&component)?;
-    let anatomy = workbench::sandbox(Default::default())?.inspect(&bytes).context("the component is not a plugin")?;
-    let stages: Vec<&str> = anatomy.stages.iter().map(|stage| stage.as_str()).collect();
-    let (stages, size) = (stages.join(", "), bytes.len());
-    writeln!(out, "{}: {stages}, {size} bytes, {}", component.display(), Digest::of(&bytes))?;
+    let component = project.component();
+    let dist = component.parent().context("a file is in a folder")?;
+    std::fs::create_dir_all(dist).with_context(|| format!("cannot make {}", dist.display()))?;
+    let unfinished = component.with_extension("unfinished.wasm");
+    let built = build(&project, &unfinished).and_then(|()| finish(&unfinished, &component));
+    let said = built.inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
+    writeln!(out, "{}: {said}", component.display())?;
     Ok(())
+}
+
+/// Checks what was built, and puts it where servers read it: one that does so meanwhile has the old one or the new one, and the old
+/// one stays where the new one is no plugin.
+fn finish(unfinished: &Path, component: &Path) -> anyhow::Result<String> {
+    let bytes = workbench::component(unfinished)?;
+    let anatomy = workbench::sandbox(Default::default())?.inspect(&bytes).context("the component is not a plugin")?;
+    std::fs::rename(unfinished, component).with_context(|| format!("cannot write {}", component.display()))?;
+    let stages: Vec<&str> = anatomy.stages.iter().map(|stage| stage.as_str()).collect();
+    Ok(format!("{}, {} bytes, {}", stages.join(", "), bytes.len(), Digest::of(&bytes)))
 }
 
 /// Writes what logs exceptions, where the source imports it and the project is older than it; answers its name.
@@ -43,24 +55,17 @@ fn bring_log(project: &Project) -> anyhow::Result<Option<String>> {
     if path.exists() || !imports.iter().any(|import| source.contains(import)) {
         return Ok(None);
     }
-    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    whole::write_anew(&path, text.as_bytes())?;
     Ok(Some(name))
 }
 
-/// Builds a project; answers where the component is. A server that reads it meanwhile has the old one or the new one.
-pub fn build(project: &Project) -> anyhow::Result<PathBuf> {
-    let component = project.component();
-    let dist = component.parent().context("a file is in a folder")?;
-    std::fs::create_dir_all(dist).with_context(|| format!("cannot make {}", dist.display()))?;
-    let unfinished = component.with_extension("unfinished.wasm");
+fn build(project: &Project, into: &Path) -> anyhow::Result<()> {
     match project.manifest.lang {
-        Language::Rust => rust::build(project, &unfinished),
-        Language::C => c::build(project, &unfinished),
-        Language::Js => js::build(project, &unfinished),
-        Language::Python => python::build(project, &unfinished),
-    }?;
-    std::fs::rename(&unfinished, &component).with_context(|| format!("cannot write {}", component.display()))?;
-    Ok(component)
+        Language::Rust => rust::build(project, into),
+        Language::C => c::build(project, into),
+        Language::Js => js::build(project, into),
+        Language::Python => python::build(project, into),
+    }
 }
 
 /// Lays out the contract and the project's own world in `target/wit`; answers the path from the project's folder.
@@ -69,7 +74,8 @@ fn wit(project: &Project) -> anyhow::Result<&'static str> {
     let folder = project.folder.join(WIT);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     for (path, text) in super::new::contract() {
-        std::fs::write(project.folder.join("target").join(path), text)?;
+        let path = project.folder.join("target").join(path);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let world = project.folder.join("wit/project.wit");
     std::fs::copy(&world, folder.join("project.wit")).with_context(|| format!("cannot copy {}", world.display()))?;
@@ -159,5 +165,16 @@ mod tests {
             write(&name, "the author's own");
             assert_eq!(bring_log(&project).unwrap(), None, "{name} is there");
         }
+    }
+
+    #[test]
+    fn what_is_no_plugin_takes_the_place_of_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let [unfinished, component] = ["hush.unfinished.wasm", "hush.wasm"].map(|name| folder.path().join(name));
+        std::fs::write(&unfinished, "no component").unwrap();
+        std::fs::write(&component, "the last good one").unwrap();
+        let failed = finish(&unfinished, &component).unwrap_err();
+        assert!(failed.to_string().contains("not a plugin"), "{failed:#}");
+        assert_eq!(std::fs::read(&component).unwrap(), b"the last good one");
     }
 }
