@@ -10,7 +10,7 @@ mod tokens;
 
 pub use check::check;
 pub use models::run_worker;
-pub use stages::{HOLDBACK_BYTES, TOP_K};
+pub use stages::{HOLDBACK_BYTES, MIN_SCORE, TOP_K};
 
 use crate::bundled;
 use crate::config::{Config, ModelConfig, PipelineConfig, StageConfig, check_loaded_plugins};

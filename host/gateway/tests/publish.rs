@@ -22,9 +22,14 @@ impl Desk {
 
     /// Runs `tidegate ARGS` here; gives success and everything it said.
     fn run(&self, args: &str) -> (bool, String) {
+        self.run_with(&std::env::temp_dir().join("tidegate-tests-cache"), args)
+    }
+
+    /// The same, with a cache in a folder.
+    fn run_with(&self, cache: &Path, args: &str) -> (bool, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.current_dir(&self.0).args(args.split_whitespace());
-        command.env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+        command.env("XDG_CACHE_HOME", cache);
         let Output { status, stdout, stderr } = command.output().unwrap();
         (status.success(), String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr))
     }
@@ -120,6 +125,22 @@ fn the_same_component_is_packed_and_signed_into_the_same_bytes() {
     assert_eq!(config["layerDigests"][0], manifest["layers"][0]["digest"]);
     assert_eq!(config["component"]["exports"][1], "tidegate:plugin/stream-guard@0.1.0");
     assert_eq!(config["tidegate"]["stages"], serde_json::json!(["stream-guard"]));
+}
+
+/// As of a user without a home, or with one that others may write to.
+#[test]
+fn tools_go_on_without_a_cache_that_cannot_be_used() {
+    use std::os::unix::fs::PermissionsExt;
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    std::fs::write(desk.path("a-file"), "").unwrap();
+    std::fs::create_dir_all(desk.path("shared/tidegate/plugins")).unwrap();
+    std::fs::set_permissions(desk.path("shared/tidegate/plugins"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    for (cache, why) in [("a-file", "cannot be used"), ("shared", "may be written by others")] {
+        let (good, said) = desk.run_with(&desk.path(cache), "plugin inspect mine.wasm");
+        assert!(good && said.contains(why) && said.contains("XDG_CACHE_HOME"), "{said}");
+        assert_eq!(said.matches("goes on without").count(), 1, "{said}");
+    }
 }
 
 #[test]

@@ -43,6 +43,13 @@ pub enum SandboxError {
     Random(String),
 }
 
+impl SandboxError {
+    /// Whether it would start without a cache.
+    pub fn is_of_cache(&self) -> bool {
+        matches!(self, Self::CacheDir { .. } | Self::CacheDirOpen { .. } | Self::CacheDirForeign { .. })
+    }
+}
+
 /// Why a plugin cannot be loaded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("plugin `{plugin}`: {cause}")]

@@ -38,8 +38,10 @@ pub enum PlaceName {
 impl Reference {
     /// Takes a reference apart.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let (rest, digest) = match text.split_once('@') {
-            Some((rest, digest)) => (rest, Some(Digest::parse(digest)?)),
+        // Folders may have one in their names.
+        let at = if folder(text).is_some() { text.rfind("@sha256:") } else { text.find('@') };
+        let (rest, digest) = match at {
+            Some(at) => (&text[..at], Some(Digest::parse(&text[at + 1..])?)),
             None => (text, None),
         };
         if let Some(folder) = folder(rest) {
@@ -175,6 +177,10 @@ mod tests {
         check("file:/srv/mirror:0.1.0", "/srv/mirror", Some("0.1.0"));
         check("./a:b/c", "./a:b/c", None);
         check("../mirror", "../mirror", None);
+        check("file:/home/ann@corp/mirror:1", "/home/ann@corp/mirror", Some("1"));
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        let found = Reference::parse(&format!("./ann@corp:1@{digest}")).unwrap();
+        assert_eq!((found.place, found.digest.unwrap().to_string()), (PlaceName::Folder("./ann@corp".into()), digest));
     }
 
     #[test]

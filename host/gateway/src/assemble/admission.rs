@@ -1,15 +1,17 @@
 //! Which bytes a stage may run: those that its config names, that the lock pins, and that a trusted key has signed.
 //! Everything that loads a configured plugin asks here: the start, `check`, a reload, and `tidegate plugin lock`.
 
-use crate::artifact::Artifact;
 use crate::artifact::digest::Digest;
 use crate::artifact::key::PublicKey;
 use crate::artifact::layout::Layout;
 use crate::artifact::lock::{Entry, Lock};
 use crate::artifact::reference::Reference;
 use crate::artifact::signature;
+use crate::artifact::{Artifact, MAX_COMPONENT_BYTES};
 use crate::config::{Config, StageConfig};
 use anyhow::{Context, bail};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 /// The operator's conditions.
@@ -32,8 +34,18 @@ impl Found {
         if path.is_dir() {
             return Ok(Self::Packed(Box::new(Layout::open(path)?.read(None, None)?)));
         }
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read the plugin {}", path.display()))?;
+        let mut bytes = Vec::new();
+        // A byte more than a component may have, so that its size is told for what is wrong; a model's file has many more.
+        let read = File::open(path).and_then(|file| file.take(MAX_COMPONENT_BYTES + 1).read_to_end(&mut bytes));
+        read.with_context(|| format!("cannot read the plugin {}", path.display()))?;
         Ok(Self::Bare(bytes))
+    }
+
+    pub(crate) fn into_component(self) -> Vec<u8> {
+        match self {
+            Self::Bare(component) => component,
+            Self::Packed(artifact) => artifact.component,
+        }
     }
 
     pub(crate) fn component(&self) -> &[u8] {
@@ -190,6 +202,13 @@ mod tests {
         let digest = Digest::of(b"");
         check(&format!("source = \"ghcr.io/you/hush@{digest}\""), &format!("oci://ghcr.io/you/hush@{digest}"));
         assert_eq!(source(&stage("")), None);
+    }
+
+    #[test]
+    fn of_a_file_that_is_no_component_no_more_is_read_than_one_has() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 40).unwrap();
+        assert_eq!(Found::read(file.path()).unwrap().component().len() as u64, MAX_COMPONENT_BYTES + 1);
     }
 
     #[test]

@@ -19,6 +19,8 @@ use tidegate_types::ROUTED_MODEL;
 pub const HOLDBACK_BYTES: usize = 512;
 /// Passages, or memories, for one question where a stage says nothing else.
 pub const TOP_K: u32 = 3;
+/// The least score of a passage, where a stage says nothing else.
+pub const MIN_SCORE: f32 = 0.0;
 
 /// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
 /// stage whose kinds nobody knows, since its component cannot be read either, is an error here. What kinds were found is in
@@ -235,7 +237,7 @@ fn place(
         StageKind::Retriever => stages.retrievers.push(RetrieverStage {
             stage,
             top_k: config.top_k.unwrap_or(TOP_K),
-            min_score: config.min_score.unwrap_or(0.0),
+            min_score: config.min_score.unwrap_or(MIN_SCORE),
         }),
         StageKind::OutputGuard => {
             stages.output_guards.push(OutputGuardStage { stage, streamed: config.streamed.unwrap_or_default() })

@@ -108,7 +108,7 @@ async fn time(world: &World, found: &Found, ask: &Ask, count: u32) -> anyhow::Re
             Ask::Stream(Stream { channel, text }) => {
                 let ending = Some(stream::finish_reason(channel));
                 let window = Window { seq: 0, choice: 0, channel, text, settled: 0, ending };
-                plugin.inspect_window(&workbench::context(), &[], window).await?;
+                plugin.inspect_window(&workbench::context(true), &[], window).await?;
             }
             // A server asks for the list of tools once for many calls.
             Ask::Tool(tool) => drop(cases::call_tool(plugin, tool).await?),

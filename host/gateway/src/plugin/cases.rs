@@ -3,6 +3,7 @@
 use super::fixture::{self, Ask, Route, Told, Tool};
 use super::stream::{self, Reading};
 use super::workbench::{World, context};
+use crate::assemble::MIN_SCORE;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tidegate_pipeline::apply_edits;
@@ -40,7 +41,7 @@ pub(super) enum Said<'a> {
 
 /// One call, of all but streams.
 pub(super) async fn said<'a>(world: &World, ask: &'a Ask) -> Result<Said<'a>, CallError> {
-    let (plugin, ctx) = (&*world.plugin, context());
+    let (plugin, ctx) = (&*world.plugin, context(is_streamed(ask)));
     Ok(match ask {
         Ask::Prompt(fixture::Prompt { messages, tools, params }) => {
             let said = match &messages[..] {
@@ -89,6 +90,16 @@ pub(super) async fn said<'a>(world: &World, ask: &'a Ask) -> Result<Said<'a>, Ca
     })
 }
 
+/// Whether a server says that the answer is read as a stream. What is no part of answering is not, nor is text from outside.
+fn is_streamed(ask: &Ask) -> bool {
+    match ask {
+        Ask::Prompt(fixture::Prompt { messages, .. }) => !matches!(&messages[..], [one] if one.provenance.is_some()),
+        Ask::Remember(_) | Ask::Forget(_) => false,
+        Ask::Observe(told) => told.attrs.contains(&("stream".into(), "true".into())),
+        _ => true,
+    }
+}
+
 impl Said<'_> {
     /// As a case expects it.
     fn outcome(self, plugin: &Plugin) -> Result<Value, CallError> {
@@ -101,7 +112,9 @@ impl Said<'_> {
             }
             Self::Found(found) => {
                 let ids: Vec<_> = found.iter().map(|chunk| &chunk.id).collect();
-                json!({"ids": ids, "texts": found.iter().map(|chunk| &chunk.text).collect::<Vec<_>>()})
+                let texts: Vec<_> = found.iter().map(|chunk| &chunk.text).collect();
+                let scores: Vec<_> = found.iter().map(|chunk| chunk.score).collect();
+                json!({"ids": ids, "texts": texts, "scores": scores})
             }
             Self::Items(items) => {
                 let ids: Vec<_> = items.iter().map(|item| &item.id).collect();
@@ -221,13 +234,13 @@ async fn routed(plugin: &Plugin, route: &Route) -> Result<Decision, CallError> {
         context_tokens: candidate.context,
         attrs: fixture::attrs(&candidate.attrs),
     });
-    plugin.route(&context(), request, &candidates.collect::<Vec<_>>()).await
+    plugin.route(&context(true), request, &candidates.collect::<Vec<_>>()).await
 }
 
 /// A tool's call alone, without the list that a server asks for before.
 pub(super) async fn call_tool(plugin: &Plugin, tool: &Tool) -> Result<ToolOutcome, CallError> {
     let call = ToolCall { id: "call-0".into(), name: tool.name.clone(), arguments: tool.arguments.text() };
-    plugin.call_tool(&context(), &call).await
+    plugin.call_tool(&context(true), &call).await
 }
 
 fn summary(told: &Told) -> Summary<'_> {
@@ -280,9 +293,28 @@ pub(super) fn not_offered(ask: &Ask, expect: &Map<String, Value>, outcome: &Valu
     })
 }
 
-/// Equal as numbers, whatever their kind.
+/// What is wrong with a case whose passages a server leaves out unless its config says otherwise. One that expects their scores
+/// knows of them.
+pub(super) fn left_out(expect: &Map<String, Value>, outcome: &Value) -> Option<String> {
+    let scores = outcome["scores"].as_array()?.iter().map(Value::as_f64);
+    let ids = outcome["ids"].as_array()?;
+    let low = scores.zip(ids).find_map(|(score, id)| Some((score.filter(|score| *score < MIN_SCORE.into())?, id)))?;
+    (!expect.contains_key("scores")).then(|| {
+        let (score, id) = low;
+        format!(
+            "{id} scores {score}, and a server leaves out what is below `min_score` of the stage, {MIN_SCORE} unasked"
+        )
+    })
+}
+
+/// Equal as numbers, whatever their kind. Scores are of 32 bits.
 fn same(a: &Value, b: &Value) -> bool {
-    a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a))
+    match (a, b) {
+        (Value::Array(all), Value::Array(others)) => {
+            all.len() == others.len() && all.iter().zip(others).all(|(a, b)| same(a, b))
+        }
+        _ => a == b || a.as_f64().zip(b.as_f64()).is_some_and(|(a, b)| a == b || a as f32 == b as f32),
+    }
 }
 
 #[cfg(test)]
@@ -318,5 +350,37 @@ mod tests {
             &["`error` is \"plugin `word-guard` trapped: stack\", not \"word\""],
         );
         check(json!({"text": "a"}), json!({"error": "trap"}), &["trap", "`text` is null, not \"a\""]);
+    }
+
+    /// A cosine may be below 0, and a server's default is that.
+    #[test]
+    fn a_passage_that_a_server_leaves_out_fails_a_case_that_does_not_know_of_it() {
+        let why = |expect: Value, scores: Value| {
+            left_out(expect.as_object().unwrap(), &json!({"ids": ["a", "b"], "scores": scores}))
+        };
+        let said = why(json!({"ids": ["a", "b"]}), json!([0.5, -0.25])).unwrap();
+        assert_eq!(
+            said,
+            "\"b\" scores -0.25, and a server leaves out what is below `min_score` of the stage, 0 unasked"
+        );
+        assert_eq!(why(json!({"scores": [0.5, -0.25]}), json!([0.5, -0.25])), None);
+        assert_eq!(why(json!({"ids": ["a", "b"]}), json!([0.0, null])), None);
+        assert!(same(&json!([0.2, null]), &json!([0.2_f32, null])) && !same(&json!([0.2]), &json!([0.2, 0.2])));
+    }
+
+    /// As a server has it: what is no part of answering is of no stream.
+    #[test]
+    fn a_call_is_told_of_a_stream_where_there_may_be_one() {
+        for (ask, expected) in [
+            (json!({"prompt": "a"}), true),
+            (json!({"prompt": [{"role": "tool", "text": "a", "source": "folder"}]}), false),
+            (json!({"remember": ["a", "b"]}), false),
+            (json!({"forget": ["a"]}), false),
+            (json!({"recall": "a"}), true),
+            (json!({"observe": "answered"}), false),
+            (json!({"observe": {"outcome": "answered", "attrs": {"stream": true}}}), true),
+        ] {
+            assert_eq!(is_streamed(&serde_json::from_value(ask.clone()).unwrap()), expected, "{ask}");
+        }
     }
 }

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_an_error_wherever_it_stands() {
+    fn an_unknown_key_or_word_is_an_error_wherever_it_stands() {
         for (case, named) in [
             ("ask.prompt = { messages = \"a\", oops = 1 }", "ask.prompt"),
             ("ask.prompt = [{ role = \"user\", text = \"a\", oops = 1 }]", "ask.prompt"),
@@ -256,6 +256,11 @@ mod tests {
             ("ask.route = { prompt = \"a\", candidates = [], findings = [{ category = \"a:b\", oops = 1 }] }", "oops"),
             ("ask.tool = { name = \"t\", oops = 1 }", "oops"),
             ("ask.observe = { outcome = \"answered\", oops = 1 }", "ask.observe"),
+            (
+                "ask.observe = \"answerd\"",
+                "`outcome` is \"answerd\"; a server says answered, failed, refused, client-gone",
+            ),
+            ("ask.output = { text = \"a\", finish_reason = \"toolcalls\" }", "`finish_reason` is \"toolcalls\""),
             ("ask.recall = \"a\"\noops = 1", "oops"),
             ("ask.recall = \"a\"\n[[host.vectors]]\ncollection = \"c\"\nid = \"a\"\nvector = [1]\noops = 1", "oops"),
         ] {

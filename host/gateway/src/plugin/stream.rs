@@ -96,7 +96,7 @@ impl Judge for World {
     }
 
     async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError> {
-        self.plugin.inspect_window(&context(), carry, window).await
+        self.plugin.inspect_window(&context(true), carry, window).await
     }
 }
 

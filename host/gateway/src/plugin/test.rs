@@ -167,6 +167,7 @@ impl Trial<'_> {
             Ok((outcome, chunkings)) => {
                 let mut wrong = cases::differences(&case.expect, &outcome, plugin.name());
                 wrong.extend(cases::not_offered(&case.ask, &case.expect, &outcome));
+                wrong.extend(cases::left_out(&case.expect, &outcome));
                 Ran { wrong, chunkings, slow }
             }
             Err(error) => Ran { slow, ..Ran::uncalled(vec![format!("{error:#}")]) },

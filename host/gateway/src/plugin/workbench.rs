@@ -3,13 +3,15 @@
 
 use super::fixture::Fixtures;
 use super::script::{ScriptedHttp, ScriptedModels};
+use crate::assemble::admission::Found;
 use crate::config::{Config, LimitsConfig};
 use anyhow::{Context, anyhow};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use tidegate_sandbox::capability::{
     Collection, KvContents, KvStore, MemoryKv, MemoryVectors, Namespace, VectorContents, VectorStore,
@@ -18,20 +20,37 @@ use tidegate_sandbox::stage::{CallContext, Limits, StageKind};
 use tidegate_sandbox::{Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
 
-/// A sandbox that answers as `world` says, with the user's cache.
+/// A sandbox that answers as `world` says, with the user's cache, where that can be used.
 pub(super) fn sandbox(world: SandboxConfig) -> anyhow::Result<Sandbox> {
-    sandbox_of(&Config::default(), world)
+    let config = small(&Config::default(), world);
+    match Sandbox::new(config.clone()) {
+        Err(error) if error.is_of_cache() => {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                // Nobody may read it, which is no reason to fail.
+                let why = "goes on without; XDG_CACHE_HOME may name a folder of yours";
+                let _ = writeln!(std::io::stderr(), "{error}: {why}");
+            });
+            started(SandboxConfig { cache_dir: None, ..config })
+        }
+        made => made.context(NO_START),
+    }
 }
 
 /// The same, with the cache of a server's config.
 pub(super) fn sandbox_of(server: &Config, world: SandboxConfig) -> anyhow::Result<Sandbox> {
-    let config = SandboxConfig {
-        cache_dir: Some(server.cache_folder().join("plugins")),
-        total_instances: 8,
-        total_waiting_instances: 8,
-        ..world
-    };
-    Sandbox::new(config).context("the plugin host does not start")
+    started(small(server, world))
+}
+
+fn small(server: &Config, world: SandboxConfig) -> SandboxConfig {
+    let cache_dir = Some(server.cache_folder().join("plugins"));
+    SandboxConfig { cache_dir, total_instances: 8, total_waiting_instances: 8, ..world }
+}
+
+const NO_START: &str = "the plugin host does not start";
+
+fn started(config: SandboxConfig) -> anyhow::Result<Sandbox> {
+    Sandbox::new(config).context(NO_START)
 }
 
 /// Bytes that a plugin may keep in `kv`, and in `vectors`, whatever its grants say.
@@ -161,8 +180,8 @@ async fn fill(fixtures: &Fixtures, kv: &dyn KvStore, vectors: &dyn VectorStore) 
     Ok(())
 }
 
-/// What a call of a test carries.
-pub(super) fn context() -> CallContext {
+/// What a call of a test carries, of a request that is answered as a stream or not.
+pub(super) fn context(streaming: bool) -> CallContext {
     CallContext {
         request_id: RequestId::new("test"),
         caller: Caller::local().into(),
@@ -170,7 +189,7 @@ pub(super) fn context() -> CallContext {
         retention: Retention::Kept,
         deadline: Duration::from_secs(60),
         began: None,
-        streaming: true,
+        streaming,
     }
 }
 
@@ -179,7 +198,7 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime does not start")
 }
 
-/// Reads a component.
-pub(super) fn component(file: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+/// Reads a component, or that of a packed plugin's folder.
+pub(super) fn component(path: &Path) -> anyhow::Result<Vec<u8>> {
+    Found::read(path).map(Found::into_component)
 }
