@@ -20,6 +20,19 @@ impl Owner {
     pub fn of(caller: &Caller) -> Self {
         Self { tenant: caller.tenant.clone(), class: caller.class, weight: caller.weight }
     }
+
+    /// Whose share it is where classes share one lane: a tenant's in a class, which weighs as much as the class is worth. Nobody waits
+    /// there without end while a better class goes on asking.
+    #[must_use]
+    pub fn in_one_lane(&self) -> Self {
+        let worth = match self.class {
+            Class::Interactive => 4,
+            Class::Standard => 2,
+            Class::Batch => 1,
+        };
+        let tenant = TenantId::new(format!("{}/{}", self.class.as_str(), self.tenant));
+        Self { tenant, class: Class::default(), weight: self.weight.max(1).saturating_mul(worth) }
+    }
 }
 
 /// The place that an item got when it was pushed. It is kept for [`FairQueue::put_back`].

@@ -176,7 +176,7 @@ mod tests {
 
     fn made(dir: &Path, name: &str, age: Duration) -> PathBuf {
         let path = dir.join(name);
-        let file = File::create(&path).unwrap();
+        let file = fs::File::create(&path).unwrap();
         file.set_len(10).unwrap();
         file.set_modified(SystemTime::now() - age).unwrap();
         path

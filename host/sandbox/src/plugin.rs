@@ -252,7 +252,7 @@ impl Plugin {
         let began = ctx.began.unwrap_or_else(Instant::now);
         let until = began + wall;
         let retention = retention::<C>(ctx);
-        let mut lease = pool.lease(&ctx.caller.tenant, until).await?;
+        let mut lease = pool.lease(&ctx.caller.tenant, ctx.caller.class, until).await?;
         let _running = self.blueprint.clock.running();
         let until = until + lease.made_in;
         let entered = if lease.is_late { Instant::now() } else { began };

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tidegate_fair::Owner;
-use tidegate_types::TenantId;
+use tidegate_types::{Class, TenantId};
 use tokio::sync::oneshot;
 use waiters::Waiters;
 
@@ -161,9 +161,10 @@ impl Pool {
     pub(crate) async fn lease<'p>(
         self: &'p Arc<Self>,
         tenant: &TenantId,
+        class: Class,
         until: Instant,
     ) -> Result<Lease<'p>, CallError> {
-        let (place, idle, is_late) = match self.take(tenant) {
+        let (place, idle, is_late) = match self.take(tenant, class) {
             Ok((place, idle)) => (place, idle, false),
             Err(waiting) => {
                 let handed = tokio::time::timeout_at(until.into(), waiting).await;
@@ -179,14 +180,18 @@ impl Pool {
     }
 
     /// A place, with an instance where one is idle; or the end of a queue.
-    fn take<'p>(self: &'p Arc<Self>, tenant: &TenantId) -> Result<Taken<'p>, oneshot::Receiver<OwnedPlace>> {
+    fn take<'p>(
+        self: &'p Arc<Self>,
+        tenant: &TenantId,
+        class: Class,
+    ) -> Result<Taken<'p>, oneshot::Receiver<OwnedPlace>> {
         let mut places = self.places.lock();
         if let Some(left) = places.free.checked_sub(1) {
             places.free = left;
             let idle = self.pop_idle(&mut places);
             return Ok((Place(self), idle));
         }
-        Err(places.waiters.push(tenant))
+        Err(places.waiters.push(tenant, class))
     }
 
     fn pop_idle(&self, places: &mut Places) -> Option<Box<Instance>> {
@@ -321,7 +326,7 @@ mod tests {
         let plugin = load(1, Snapshot::Never).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         let pool = plugin.pool(&by("a"));
-        let Lease { instance, place, .. } = pool.lease(&pool.share.tenant, until).await.unwrap();
+        let Lease { instance, place, .. } = pool.lease(&pool.share.tenant, Class::default(), until).await.unwrap();
         let kept = pool.may_idle(instance, Instant::now());
         assert!(kept.is_some(), "nobody waits");
         let mut waiting = pin!(pool.registry.slot(Work::Compute, &pool.share, until));
@@ -338,17 +343,17 @@ mod tests {
         let plugin = load(1, Snapshot::Never).unwrap();
         let (pool, until) = (plugin.pool(&by("a")), Instant::now() + Duration::from_secs(60));
         let (config, tick) = (SandboxConfig::default(), Duration::from_nanos(1));
-        let lease = pool.lease(&pool.share.tenant, until).await.unwrap();
+        let lease = pool.lease(&pool.share.tenant, Class::default(), until).await.unwrap();
         let born = lease.instance.born;
         let (used, old) = (born + config.max_age - config.max_idle / 2, born + config.max_age);
         lease.keep(used);
         pool.registry.sweep(old - tick);
-        let lease = pool.lease(&pool.share.tenant, until).await.unwrap();
+        let lease = pool.lease(&pool.share.tenant, Class::default(), until).await.unwrap();
         assert_eq!(lease.instance.born, born, "it was there");
         lease.keep(used);
         pool.registry.sweep(old);
         assert!(pool.is_empty());
-        let Lease { instance, place, .. } = pool.lease(&pool.share.tenant, until).await.unwrap();
+        let Lease { instance, place, .. } = pool.lease(&pool.share.tenant, Class::default(), until).await.unwrap();
         let old = instance.born + config.max_age;
         assert!(pool.may_idle(instance, old).is_none(), "nor does it wait for another call");
         drop(place);

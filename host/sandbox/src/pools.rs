@@ -40,6 +40,7 @@ mod tests {
     use crate::plugin::tests::{by, load};
     use crate::sandbox::Snapshot;
     use std::time::{Duration, Instant};
+    use tidegate_types::Class;
 
     #[tokio::test]
     async fn a_pool_is_forgotten_when_it_is_empty_and_nobody_has_it() {
@@ -49,7 +50,7 @@ mod tests {
             plugin.pools.all().len()
         };
         let (pool, until) = (plugin.pool(&by("a")), Instant::now() + Duration::from_secs(60));
-        let lease = pool.lease(&pool.share().tenant, until).await.unwrap();
+        let lease = pool.lease(&pool.share().tenant, Class::default(), until).await.unwrap();
         assert_eq!(num_pools(), 1, "a call has it");
         lease.keep(Instant::now());
         drop(pool);
@@ -65,6 +66,6 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(20), is_swept).await.expect("it is forgotten");
         let pool = plugin.pool(&by("a"));
-        pool.lease(&pool.share().tenant, until).await.unwrap().keep(Instant::now());
+        pool.lease(&pool.share().tenant, Class::default(), until).await.unwrap().keep(Instant::now());
     }
 }

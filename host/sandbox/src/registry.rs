@@ -255,7 +255,7 @@ mod tests {
     use crate::slots::share_of;
     use std::pin::pin;
     use std::sync::atomic::Ordering;
-    use tidegate_types::TenantId;
+    use tidegate_types::{Class, TenantId};
 
     #[test]
     fn a_plugin_that_is_loaded_again_goes_on_with_its_peak_and_a_new_one_begins() {
@@ -291,7 +291,7 @@ mod tests {
     /// Leaves `tenant` an idle instance, and says how many bytes that has.
     async fn warm(plugin: &Plugin, tenant: &str) -> usize {
         let pool = plugin.pool(&by(tenant));
-        pool.lease(&pool.share().tenant, in_a_minute()).await.unwrap().keep(Instant::now());
+        pool.lease(&pool.share().tenant, Class::default(), in_a_minute()).await.unwrap().keep(Instant::now());
         pool.idle()[0].1
     }
 
@@ -346,8 +346,11 @@ mod tests {
         let (registry, until) = (registry(&plugin), in_a_minute());
         let [greedy, other] = ["greedy", "other"].map(|tenant| plugin.pool(&by(tenant)));
         let [of_greedy, of_other] = [&greedy, &other].map(|pool| &pool.share().tenant);
-        let hanging = [greedy.lease(of_greedy, until).await.unwrap(), greedy.lease(of_greedy, until).await.unwrap()];
-        let call = other.lease(of_other, until).await.unwrap();
+        let hanging = [
+            greedy.lease(of_greedy, Class::default(), until).await.unwrap(),
+            greedy.lease(of_greedy, Class::default(), until).await.unwrap(),
+        ];
+        let call = other.lease(of_other, Class::default(), until).await.unwrap();
         let mut waiting = pin!(registry.slot(Work::Compute, greedy.share(), until));
         assert!(futures_util::poll!(&mut waiting).is_pending(), "two must go before it may have one");
         let locked = registry.pools.lock();

@@ -283,12 +283,13 @@ mod tests {
     use crate::sandbox::Snapshot;
     use crate::stage::CallError;
     use std::time::Duration;
+    use tidegate_types::Class;
 
     #[tokio::test]
     async fn tables_take_of_the_memory_that_an_instance_and_all_together_may_have() {
         let plugin = load(1, Snapshot::Never).unwrap();
         let (pool, tenant) = (plugin.pool(&by("a")), TenantId::new("a"));
-        let mut lease = pool.lease(&tenant, Instant::now() + Duration::from_secs(60)).await.unwrap();
+        let mut lease = pool.lease(&tenant, Class::default(), Instant::now() + Duration::from_secs(60)).await.unwrap();
         let state = lease.instance.store.data_mut();
         let (before, all) = (state.memory.held(), state.memory.registry.held_bytes());
         assert!(state.table_growing(0, FREE_ELEMENTS, None).unwrap());
@@ -307,7 +308,8 @@ mod tests {
     async fn a_guest_has_so_many_handles() {
         let plugin = load(1, Snapshot::Never).unwrap();
         let pool = plugin.pool(&by("a"));
-        let lease = pool.lease(&TenantId::new("a"), Instant::now() + Duration::from_secs(60)).await.unwrap();
+        let lease =
+            pool.lease(&TenantId::new("a"), Class::default(), Instant::now() + Duration::from_secs(60)).await.unwrap();
         assert_eq!(lease.instance.store.max_component_handles(), crate::engine::HANDLES);
     }
 
@@ -315,7 +317,7 @@ mod tests {
     async fn a_table_that_is_too_large_ends_its_guest_as_too_much_memory_does() {
         let plugin = load(1, Snapshot::Never).unwrap();
         let (pool, tenant) = (plugin.pool(&by("a")), TenantId::new("a"));
-        let mut lease = pool.lease(&tenant, Instant::now() + Duration::from_secs(60)).await.unwrap();
+        let mut lease = pool.lease(&tenant, Class::default(), Instant::now() + Duration::from_secs(60)).await.unwrap();
         let state = lease.instance.store.data_mut();
         assert!(state.table_growing(0, TABLE_ELEMENTS, None).unwrap());
         assert!(!state.table_growing(0, 9, Some(8)).unwrap(), "of its own limit it is told, and goes on");

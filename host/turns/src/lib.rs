@@ -14,7 +14,6 @@ pub use work::{LONG_WORK, Waiting, beside, in_turn};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_fair::FairQueue;
-use tidegate_types::{Class, TenantId};
 use tokio::sync::Notify;
 
 /// The turns, and who waits for one. Clones share them.
@@ -54,7 +53,7 @@ impl Turns {
 
     /// Waits for a turn, which costs so much in whatever is shared out. Dropping the future gives up the place.
     pub async fn take(&self, owner: &Owner, cost: u64) -> Turn {
-        let turn = self.stand(in_one_lane(owner), cost);
+        let turn = self.stand(owner.in_one_lane(), cost);
         turn.called.notified().await;
         turn
     }
@@ -70,17 +69,6 @@ impl Turns {
     fn line(&self) -> MutexGuard<'_, Line> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whose share it is in the lane of all: a tenant's in a class, which weighs as much as the class is worth.
-fn in_one_lane(owner: &Owner) -> Owner {
-    let worth = match owner.class {
-        Class::Interactive => 4,
-        Class::Standard => 2,
-        Class::Batch => 1,
-    };
-    let tenant = TenantId::new(format!("{}/{}", owner.class.as_str(), owner.tenant));
-    Owner { tenant, class: Class::default(), weight: owner.weight.max(1).saturating_mul(worth) }
 }
 
 impl Line {

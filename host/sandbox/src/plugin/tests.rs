@@ -2,7 +2,7 @@ use super::*;
 use crate::registry::Registry;
 use crate::sandbox::{PluginSpec, Sandbox, Snapshot};
 use crate::{LoadError, SandboxConfig};
-use tidegate_types::{Caller, RequestId, Role};
+use tidegate_types::{Caller, Class, RequestId, Role};
 
 /// The guest `loops` in a sandbox of so many instances.
 pub(crate) fn load(total_instances: u32, snapshot: Snapshot) -> Result<Arc<Plugin>, LoadError> {
@@ -62,7 +62,7 @@ async fn what_a_call_may_not_log_is_told_also_where_it_comes_to_no_end() {
     assert!(rate.take(&tenant, rate.bytes_per_s(), 0, later).is_within);
     let pool = plugin.pool(&by("a"));
     for over in [3, 0] {
-        let mut lease = pool.lease(&tenant, Instant::now() + Duration::from_secs(60)).await.unwrap();
+        let mut lease = pool.lease(&tenant, Class::default(), Instant::now() + Duration::from_secs(60)).await.unwrap();
         let log = &mut lease.instance.store.data_mut().log;
         assert_eq!((0..over).filter(|_| log.take(1 << 20)).count(), 0);
         drop(lease);

@@ -228,6 +228,7 @@ mod tests {
     use crate::sandbox::Snapshot;
     use std::pin::pin;
     use std::time::Duration;
+    use tidegate_types::Class;
 
     fn in_a_minute() -> Instant {
         Instant::now() + Duration::from_secs(60)
@@ -259,9 +260,9 @@ mod tests {
         let (open, gate) = oneshot::channel();
         let _alive = leave(&plugin, gate);
         let pool = plugin.pool(&by("a"));
-        let mut next = pin!(pool.lease(&pool.share.tenant, in_a_minute()));
+        let mut next = pin!(pool.lease(&pool.share.tenant, Class::default(), in_a_minute()));
         assert!(futures_util::poll!(&mut next).is_pending(), "it waits for the same");
-        let other = pool.lease(&pool.share.tenant, in_a_minute()).await.unwrap();
+        let other = pool.lease(&pool.share.tenant, Class::default(), in_a_minute()).await.unwrap();
         assert_eq!(registry(&plugin).live_instances(), 2, "a second one has its own made");
         open.send(()).unwrap();
         let lease = next.await.unwrap();
@@ -315,7 +316,8 @@ mod tests {
         let alive = leave(&plugin, gate);
         let pool = plugin.pool(&by("a"));
         let most = plugin.max_instances();
-        let mut calls: Vec<_> = (0..most).map(|_| Box::pin(pool.lease(&pool.share.tenant, in_a_minute()))).collect();
+        let mut calls: Vec<_> =
+            (0..most).map(|_| Box::pin(pool.lease(&pool.share.tenant, Class::default(), in_a_minute()))).collect();
         let mut leases = Vec::new();
         for call in calls.split_off(1) {
             assert!(futures_util::poll!(calls[0].as_mut()).is_pending());
