@@ -9,7 +9,7 @@ mod folder;
 
 use crate::error::SandboxError;
 use folder::make_private;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::Hash;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -77,10 +77,14 @@ fn key(engine: &Engine, bytes: &[u8]) -> blake3::Hash {
     digest.0.finalize()
 }
 
-/// The machine code in a file, when the file is whole and bears its own name.
+/// The machine code in a file, when the file is whole and bears its own name, and nobody else may have written it.
 fn read(path: &Path, key: &blake3::Hash) -> Option<Vec<u8>> {
-    let mut content = match fs::read(path) {
-        Ok(content) => content,
+    let mut content = match folder::read_own(path) {
+        Ok(Some(content)) => content,
+        Ok(None) => {
+            tracing::warn!(path = %path.display(), "a cached plugin may be written by others and is compiled again");
+            return None;
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
             tracing::warn!(path = %path.display(), "a cached plugin cannot be read and is compiled again: {error}");
@@ -102,9 +106,10 @@ fn read(path: &Path, key: &blake3::Hash) -> Option<Vec<u8>> {
 #[allow(unsafe_code)]
 fn revive(engine: &Engine, code: &[u8], path: &Path) -> Option<Component> {
     // SAFETY: `deserialize` wants bytes that `serialize` made, unchanged. These carry a digest keyed by the name of
-    // the component and the engine's settings (checked in `read`, on this very copy), which only `store` writes, in
-    // a directory that is this user's own, that no other user may write to, and in whose place none can put another
-    // (checked in `make_private`, which gives the path that this one is below). So they are what `serialize` made for
+    // the component and the engine's settings (checked in `read`, on this very copy), which only `store` writes: the
+    // file is this user's and no other user may write to it (checked in `read_own`, on the file that was read), in a directory
+    // of which the same is true, and in whose place none can put another (checked in `make_private`, which gives the path that
+    // this one is below). So they are what `serialize` made for
     // this component; wasmtime itself checks its version and settings once more.
     let revived = unsafe { Component::deserialize(engine, code) };
     revived
@@ -116,7 +121,7 @@ fn revive(engine: &Engine, code: &[u8], path: &Path) -> Option<Component> {
 
 fn write_aside(dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) -> io::Result<()> {
     let aside = part(dir, &key.to_string());
-    let written = File::create_new(&aside).and_then(|mut file| {
+    let written = folder::create_own(&aside).and_then(|mut file| {
         file.write_all(blake3::keyed_hash(key.as_bytes(), code).as_bytes())?;
         file.write_all(code)
     });

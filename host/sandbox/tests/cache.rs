@@ -84,6 +84,23 @@ fn the_directory_is_private() {
     assert!(matches!(refused, SandboxError::CacheDirOpen { mode: 0o777, .. }), "{refused}");
 }
 
+/// It may be older than the directory's being closed to others.
+#[cfg(unix)]
+#[test]
+fn a_file_that_others_may_write_to_is_not_run() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let load = || sandbox(dir.path()).load(spec("panics")).unwrap();
+    let mode = || fs::metadata(&files(dir.path())[0]).unwrap().permissions().mode() & 0o777;
+    load();
+    assert_eq!(mode(), 0o600);
+    for open in [0o620, 0o602, 0o666] {
+        fs::set_permissions(&files(dir.path())[0], fs::Permissions::from_mode(open)).unwrap();
+        load();
+        assert_eq!(mode(), 0o600, "it is compiled again, and another file");
+    }
+}
+
 #[cfg(unix)]
 #[track_caller]
 fn is_foreign(dir: &Path, part: &str) {

@@ -3,8 +3,8 @@
 //! nobody here.
 
 use crate::error::SandboxError;
-use std::fs::DirBuilder;
-use std::io;
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Makes the directory, and gives its real path: a link on the way may lead elsewhere tomorrow.
@@ -19,6 +19,27 @@ pub(super) fn make_private(path: &Path) -> Result<PathBuf, SandboxError> {
     #[cfg(not(unix))]
     let real = path.into();
     Ok(real)
+}
+
+/// What a file there has; `None` where another user may have written it, be it before the directory was closed to others.
+pub(super) fn read_own(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut file = File::open(path)?;
+    #[cfg(unix)]
+    if !unix::is_own(&file, path)? {
+        return Ok(None);
+    }
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    Ok(Some(content))
+}
+
+/// Makes a file that nobody else may write to, whatever the process lets others do with what it makes.
+pub(super) fn create_own(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
 }
 
 fn unusable(path: &Path, error: &io::Error) -> SandboxError {
@@ -76,6 +97,12 @@ mod unix {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a file in the directory is its owner's, or the system's, and nobody else may write to it.
+    pub(super) fn is_own(file: &File, path: &Path) -> io::Result<bool> {
+        let (about, folder) = (file.metadata()?, fs::metadata(path.parent().unwrap_or(path))?);
+        Ok(about.mode() & 0o022 == 0 && [folder.uid(), 0].contains(&about.uid()))
     }
 
     /// As whom this process makes files: the owner of one that it makes. Where it can make none, whose process it is.
