@@ -129,6 +129,10 @@ pub(crate) fn check_tenant(name: &str) -> anyhow::Result<()> {
     if name.starts_with(ProjectId::PREFIX) {
         bail!("the tenant `{name}`: what begins with `{}` are ids of projects", ProjectId::PREFIX);
     }
+    // Of nobody, and of what all share.
+    if ["", "*"].contains(&name) {
+        bail!("the tenant {name:?} is no tenant: give it a name");
+    }
     if name.len() > MAX_TENANT_BYTES || name.chars().any(char::is_control) {
         bail!(
             "a tenant's name has at most {MAX_TENANT_BYTES} bytes and no control characters: {:?} is none",
