@@ -29,6 +29,8 @@ pub(crate) struct Record {
     written: bool,
     stream: bool,
     observed: Option<(Arc<Pipeline>, Findings)>,
+    /// A guard answers, and no model: observers are told of none.
+    is_guards: bool,
     charge: Option<Arc<Charge>>,
     attempts: Attempts,
     /// Of the request, in a trace.
@@ -51,6 +53,7 @@ impl Record {
             written: false,
             stream,
             observed: None,
+            is_guards: false,
             charge: None,
             attempts: Attempts::default(),
             span: Span::current(),
@@ -60,6 +63,11 @@ impl Record {
     /// Has what was used billed with the record.
     pub(crate) fn bill(&mut self, charge: Option<Arc<Charge>>) {
         self.charge = charge;
+    }
+
+    /// Says that no model answers.
+    pub(crate) fn answered_by_guard(&mut self) {
+        self.is_guards = true;
     }
 
     /// Says how often upstreams were asked.
@@ -162,7 +170,7 @@ impl Record {
         let ending = Ending {
             outcome,
             detail: detail.to_owned(),
-            model: self.model.clone(),
+            model: if self.is_guards { String::new() } else { self.model.clone() },
             usage,
             first: self.first,
             total,

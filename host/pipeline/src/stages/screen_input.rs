@@ -267,6 +267,7 @@ pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request,
     cx.note(|report| report.citations.clear());
     let mut record = Record::new(&cx, chat.model.clone(), chat.stream, &tally);
     record.observe(pipeline, &findings);
+    record.answered_by_guard();
     record.bill(charge);
     let emitter = Emitter::default();
     let out = emitter.clone();
