@@ -11,6 +11,7 @@ use crate::reply::Reply;
 use crate::stages::{PendingVerdicts, Unanswered};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_ledger::{Charge, Tally};
 use tidegate_types::{Allowances, Chat, Citation, Finding, LeftOut, Limited, Reject, Summary, ToolDef};
 use tidegate_upstream::Attempts;
@@ -78,10 +79,21 @@ pub(crate) struct Request {
     pub(crate) summary_through: usize,
     /// What prompt guards noted for their own plugin's memory.
     pub(crate) notes: Vec<Notes>,
+    /// A retriever, a memory or a tool that it should have had failed, and its stage is open: the answer is made without.
+    pub(crate) lacks: AtomicBool,
     /// Among other prompts of one request, which begin together.
     pub(crate) seat: Option<Seat>,
     /// What is counted for it until the reply is dropped.
     pub(crate) held: HeldLimits,
+}
+
+impl Request {
+    /// Notes where nothing was got of a stage: it failed, and is open.
+    pub(crate) fn note_lack<T>(&self, got: &Option<T>) {
+        if got.is_none() {
+            self.lacks.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What guards saw so far. A request that ends before there is a reply, wherever that is, leaves it where observers are

@@ -171,7 +171,8 @@ impl Memory for SemanticCache {
     fn remember(&self, _: &Context, exchange: &Exchange) -> Result<Vec<Item>, Error> {
         let attr = |name: &str| exchange.attrs.iter().find(|(n, _)| n == name).map(|(_, json)| json.as_str());
         let says = |name: &str, json: &str| attr(name) == Some(json);
-        let is_whole = says("finish-reason", "\"stop\"") && !says("changed", "true") && !says("unjudged", "true");
+        let is_flawed = ["changed", "unjudged", "incomplete"].iter().any(|flaw| says(flaw, "true"));
+        let is_whole = says("finish-reason", "\"stop\"") && !is_flawed;
         let (Some(note), [question, answer], true) = (Note::find(&exchange.attrs), &exchange.messages[..], is_whole)
         else {
             return Ok(Vec::new());

@@ -72,11 +72,11 @@ fn learn(cache: &SemanticCache, prompt: &Prompt, answer: &str) {
 }
 
 #[test]
-fn an_answer_that_a_guard_changed_or_had_no_verdict_on_is_not_kept() {
+fn an_answer_that_a_guard_changed_or_that_lacks_something_is_not_kept() {
     embeds();
     let cache: SemanticCache = plugin("");
     let notes = asked(&cache, &by("p"), &prompt("When do you open?")).unwrap_err();
-    for flag in ["changed", "unjudged"] {
+    for flag in ["changed", "unjudged", "incomplete"] {
         let attrs = notes.iter().cloned().chain([(flag.to_owned(), "true".to_owned())]).collect();
         remember(&cache, "When do you open?", "At [time].", "\"stop\"", attrs);
         assert!(asked(&cache, &by("p"), &prompt("When do you open?")).is_err(), "{flag}");

@@ -220,29 +220,46 @@ fn at_a_word(way: &str, name: &str, on_error: &str) -> (String, &'static str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_left_without_a_verdict_is_not_given_again() {
     for (said, is_kept) in [("All is unsafe", false), ("All is well", true)] {
-        let upstream = StandIn::start(move |path, body| match path {
-            VECTORS => embeddings(body),
-            _ => says(said),
-        })
-        .await;
-        let models: String = ["tidegate-starter", "vectors"].map(|name| upstream.model(name)).concat();
         let (guard, _) = at_a_word("trap", &format!("kept-{is_kept}"), "on_error = \"open\"\n");
-        let cache = "[[pipeline.stage]]\nplugin = \"semantic-cache\"\n[pipeline.stage.grants]\nkv_kib = 4096\n\
-                     vectors = { answers = \"write\" }\nmodels = { embedder = \"vectors\" }\n\
-                     [pipeline.stage.limits]\nwall_ms = 20000\n";
-        let gateway = Gateway::start(&format!("{models}{cache}{guard}")).await;
-        let is_hit = async || {
-            let answer = gateway.chat(ask("Is all well?")).await;
-            assert_eq!(answer.text(), said);
-            answer.headers.contains_key("x-tidegate-answered-by")
-        };
-        if is_kept {
-            until("it is kept", async || is_hit().await.then_some(())).await;
-        } else {
-            for _ in 0..5 {
-                assert!(!is_hit().await);
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+        assert_given_again(&guard, said, is_kept).await;
+    }
+}
+
+/// What failed may be back in a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_was_made_without_what_failed_is_not_given_again() {
+    for (kind, failing) in [("retriever", "retriever"), ("memory", "memory"), ("tool-provider", "tool-list")] {
+        for (trap, is_kept) in [(failing, false), ("nothing", true)] {
+            let more = format!("on_error = \"open\"\nconfig = {{ trap = \"{trap}\" }}");
+            let lacks = stage("honest", &format!("lacks-{kind}-{is_kept}"), kind, &more, "");
+            assert_given_again(&lacks, "All is well", is_kept).await;
+        }
+    }
+}
+
+/// Whether a cache keeps what is said beside `stage`.
+async fn assert_given_again(stage: &str, said: &'static str, is_kept: bool) {
+    let upstream = StandIn::start(move |path, body| match path {
+        VECTORS => embeddings(body),
+        _ => says(said),
+    })
+    .await;
+    let models: String = ["tidegate-starter", "vectors"].map(|name| upstream.model(name)).concat();
+    let cache = "[[pipeline.stage]]\nplugin = \"semantic-cache\"\n[pipeline.stage.grants]\nkv_kib = 4096\n\
+                 vectors = { answers = \"write\" }\nmodels = { embedder = \"vectors\" }\n\
+                 [pipeline.stage.limits]\nwall_ms = 20000\n";
+    let gateway = Gateway::start(&format!("{models}{cache}{stage}")).await;
+    let is_hit = async || {
+        let answer = gateway.chat(ask("Is all well?")).await;
+        assert_eq!(answer.text(), said);
+        answer.headers.contains_key("x-tidegate-answered-by")
+    };
+    if is_kept {
+        until("it is kept", async || is_hit().await.then_some(())).await;
+    } else {
+        for _ in 0..5 {
+            assert!(!is_hit().await, "{stage}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::states::{Admitted, HeldLimits, Request, Seen};
 use metrics::counter;
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tidegate_ledger::{Charge, Ledger, Tally, Who};
 use tidegate_types::{Caller, Chat, Fault, LeftOut, ROUTED_MODEL, Reject, RejectKind, Scope};
 use tidegate_upstream::Attempts;
@@ -98,6 +99,7 @@ fn admitted(chat: Chat, cx: RequestContext, Books { charge, tally }: Books, held
         may_shorten: false,
         summary: None,
         summary_through: 0,
+        lacks: AtomicBool::new(false),
         seat: None,
         held,
     }))

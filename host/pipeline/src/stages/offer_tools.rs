@@ -64,6 +64,7 @@ fn unknown_choice<'a>(request: &'a Request, offered: &[ServerTool]) -> Option<&'
 async fn tools_of(stage: &Stage, request: &Request) -> Result<Vec<ToolDef>, Reject> {
     let call = request.cx.call(request.chat.stream, stage.wall);
     let list = stage.call(StageKind::ToolProvider, &call, async |plugin| plugin.list_tools(&call).await).await?;
+    request.note_lack(&list);
     Ok(list.unwrap_or_default())
 }
 

@@ -72,6 +72,7 @@ impl Pipeline {
                 plugin.retrieve(&call, &query).await
             })
             .await?;
+        request.note_lack(&found);
         if let (Some(charge), Some(_)) = (&request.charge, &found) {
             charge.called(charge.retrieval(&stage.name));
         }

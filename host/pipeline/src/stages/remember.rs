@@ -8,6 +8,7 @@ use crate::stage::{Size, Stage, withheld};
 use crate::states::Request;
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
 use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Retention, Role, Scope};
@@ -44,11 +45,13 @@ impl Pipeline {
         let question = Question { text: question, limit: memory.top_k };
         let asking = async |plugin: &Plugin| plugin.recall(&call, question).await;
         let found = stage.call_about(Size::Sent(num_bytes), StageKind::Memory, &call, asking).await?;
+        request.note_lack(&found);
         Ok(found.unwrap_or_default().into_iter().map(|item| known(&stage.name, item)).collect())
     }
 
     /// Gives a question and its answer to every memory, in the config's order, on nobody's path. Each is told whose the
-    /// answer is and why it ended, whether a guard changed it or had no verdict on it, and what its own prompt guard noted.
+    /// answer is and why it ended, whether a guard changed it or had no verdict on it, whether it was made without something that failed,
+    /// and what its own prompt guard noted.
     pub(super) fn remember(self: &Arc<Self>, request: &Request, said: Said) {
         let Said { answer, model, finish, is_changed, is_unjudged } = said;
         let Some(question) = request.question.clone() else { return };
@@ -57,15 +60,20 @@ impl Pipeline {
             return;
         }
         let (pipeline, cx, notes) = (Arc::clone(self), request.cx.clone(), request.notes.clone());
+        let lacks = request.lacks.load(Ordering::Relaxed);
         self.background.start("memory", &request.cx.caller, &Span::current(), async move {
             let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
             for MemoryStage { stage, .. } in pipeline.memories_of(&cx.caller.scope) {
                 let call = cx.call(false, stage.wall);
                 let told = [("finish-reason", finish.as_str()), ("model", &model)];
                 let mut attrs = told.map(|(name, said)| (name.to_owned(), Value::from(said).to_string())).to_vec();
-                let flags =
-                    [("changed", is_changed), ("unjudged", is_unjudged)].into_iter().filter(|(_, is_set)| *is_set);
-                attrs.extend(flags.map(|(name, _)| (name.to_owned(), "true".to_owned())));
+                let flags = [("changed", is_changed), ("unjudged", is_unjudged), ("incomplete", lacks)];
+                attrs.extend(
+                    flags
+                        .into_iter()
+                        .filter(|(_, is_set)| *is_set)
+                        .map(|(name, _)| (name.to_owned(), "true".to_owned())),
+                );
                 let own = notes.iter().filter(|notes| notes.plugin == stage.name);
                 attrs.extend(own.flat_map(|notes| notes.attrs.clone()));
                 let exchange = Exchange { messages: &messages, attrs: &attrs };

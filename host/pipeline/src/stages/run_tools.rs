@@ -63,6 +63,7 @@ impl Pipeline {
         if let (Some((charge, call)), Some(_)) = (billed, &outcome) {
             charge.called(call);
         }
+        turn.request.note_lack(&outcome);
         let outcome = outcome.unwrap_or_else(|| error(call, "the tool failed".into()));
         Ok((stage.name.to_string(), outcome))
     }
