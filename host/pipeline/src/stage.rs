@@ -134,7 +134,7 @@ impl Stage {
         let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
         // Held across the call: where its caller goes away, that is noted.
-        let Some(attempt) = self.breaker.begin(tenant, started) else {
+        let Some(attempt) = self.breaker.begin(tenant, &cx.request_id, started) else {
             return self.not_called(kind, "paused", "it failed too often and is left out for a while", logged);
         };
         let under_way = UnderWay::begin(self, kind, started);
