@@ -186,7 +186,8 @@ pub struct NewArgs {
     /// What it is written in.
     #[arg(long, value_enum)]
     pub lang: project::Language,
-    /// The stage that it serves, such as `stream-guard`.
+    /// The stage that it serves: prompt-guard, stream-guard, output-guard, router, tool-provider, retriever, memory or
+    /// observer.
     #[arg(long)]
     pub stage: String,
     /// Where the folder is made; default: here.

@@ -143,7 +143,13 @@ impl Breaker {
         now: Instant,
     ) -> Option<Attempt<'b>> {
         let admission = self.admits(tenant, now);
-        (admission != Admission::Refused).then(|| Attempt { breaker: self, tenant, request, admission, has_ended: false })
+        (admission != Admission::Refused).then(|| Attempt {
+            breaker: self,
+            tenant,
+            request,
+            admission,
+            has_ended: false,
+        })
     }
 
     /// Notes the outcome of a call that was admitted so; true when it opened the breaker.

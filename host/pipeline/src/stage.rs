@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tidegate_sandbox::capability::for_line;
 use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind, Verdict};
 use tidegate_sandbox::{Plugin, Prefilter};
-use tidegate_types::{Fault, Reject, RejectKind, TenantId};
+use tidegate_types::{Fault, Reject, RejectKind, RequestId, TenantId};
 use tracing::Span;
 use tracing::field::Empty;
 use under_way::UnderWay;
@@ -129,13 +129,13 @@ impl Stage {
     {
         let plugin = match &self.plugin {
             Ok(plugin) => plugin.as_ref(),
-            Err(why) => return self.not_called(kind, "load", why, logged),
+            Err(why) => return self.not_called(kind, "load", why, cx, logged),
         };
         let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
         // Held across the call: where its caller goes away, that is noted.
         let Some(attempt) = self.breaker.begin(tenant, &cx.request_id, started) else {
-            return self.not_called(kind, "paused", "it failed too often and is left out for a while", logged);
+            return self.not_called(kind, "paused", "it failed too often and is left out for a while", cx, logged);
         };
         let under_way = UnderWay::begin(self, kind, started);
         let outcome = under_way.run(pin!(call(plugin))).await;
@@ -152,11 +152,14 @@ impl Stage {
                 // Many large ones at once wait for each other; who waits for others may be late for any text.
                 let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.waits();
                 let outcome = if outgrown.is_some() || is_late { Outcome::Unknown } else { health(&error) };
+                let said = error.to_string();
+                let why = for_line(&said);
                 if attempt.end(outcome, Instant::now()) {
                     counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
-                    tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");
+                    let last = "it fails too often: left out for a while; the last time";
+                    tracing::warn!(request = %cx.request_id, plugin = %self.name, %tenant, "{last} {why}");
                 }
-                let failed = self.failed_again(kind, case(&error), &for_line(&error.to_string()), logged);
+                let failed = self.failed_again(kind, case(&error), &why, Some(&cx.request_id), logged);
                 match outgrown {
                     Some(limit) => failed.map_err(|reject| size.too_long(limit, reject)),
                     None => failed,
@@ -166,8 +169,16 @@ impl Stage {
         Timed { opinion, took: Some(took), failure }
     }
 
-    fn not_called<T>(&self, kind: StageKind, case: &'static str, why: &str, logged: &mut Logged) -> Timed<T> {
-        Timed { opinion: self.failed_again(kind, case, &for_line(why), logged), took: None, failure: Some(case) }
+    fn not_called<T>(
+        &self,
+        kind: StageKind,
+        case: &'static str,
+        why: &str,
+        cx: &CallContext,
+        logged: &mut Logged,
+    ) -> Timed<T> {
+        let opinion = self.failed_again(kind, case, &for_line(why), Some(&cx.request_id), logged);
+        Timed { opinion, took: None, failure: Some(case) }
     }
 
     /// Of one call; those about a stream's windows are too many to be exported, and have one for each text
@@ -232,10 +243,10 @@ impl Stage {
     }
 
     /// As a failure to decide, where a guard keeps back more than it may and the text leaves for all that.
-    pub(crate) fn withholds_too_much(&self, kind: StageKind, logged: &mut Logged) {
+    pub(crate) fn withholds_too_much(&self, kind: StageKind, request: &RequestId, logged: &mut Logged) {
         let why = "keeps back more text than it may, which leaves unjudged";
         // A closed stage lets nothing leave: it is not asked for here.
-        let _ = self.failed_again::<()>(kind, HOLDBACK_CAP, why, logged);
+        let _ = self.failed_again::<()>(kind, HOLDBACK_CAP, why, Some(request), logged);
     }
 
     fn count_failure(&self, kind: StageKind, case: &'static str) {
@@ -245,11 +256,19 @@ impl Stage {
     }
 
     fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
-        self.failed_again(kind, case, why, &mut Logged::default())
+        self.failed_again(kind, case, why, None, &mut Logged::default())
     }
 
-    /// As [`Self::failed`], where `logged` says of what the log has a line already.
-    fn failed_again<T>(&self, kind: StageKind, case: &'static str, why: &str, logged: &mut Logged) -> Opinion<T> {
+    /// As [`Self::failed`], where `logged` says of what the log has a line already. `request` is named in that line: what is told of
+    /// a stream is in no request's span.
+    fn failed_again<T>(
+        &self,
+        kind: StageKind,
+        case: &'static str,
+        why: &str,
+        request: Option<&RequestId>,
+        logged: &mut Logged,
+    ) -> Opinion<T> {
         self.count_failure(kind, case);
         match self.on_error {
             OnError::Closed => {
@@ -263,7 +282,8 @@ impl Stage {
             OnError::Open if logged.0 == Some(case) => Ok(None),
             OnError::Open => {
                 logged.0 = Some(case);
-                tracing::warn!(plugin = %self.name, stage = kind.as_str(), "{why}; going on without it");
+                let request = request.map(tracing::field::display);
+                tracing::warn!(request, plugin = %self.name, stage = kind.as_str(), "{why}; going on without it");
                 Ok(None)
             }
             OnError::Skip => Ok(None),

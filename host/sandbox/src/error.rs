@@ -90,7 +90,8 @@ pub enum LoadCause {
     /// It imports WASI, which plugins do not get.
     #[error(
         "it imports `{import}`, but plugins get no WASI; build Rust for `wasm32-unknown-unknown`, JavaScript and Python \
-         with `--stub-wasi` (`tidegate plugin build` does), and use the capabilities of `tidegate:plugin`"
+         with `--stub-wasi` (`tidegate plugin build` does), C without `stdio.h` and `time.h` (its log is \
+         `tidegate_plugin_log_write`), and use the capabilities of `tidegate:plugin`"
     )]
     Wasi {
         /// The import.

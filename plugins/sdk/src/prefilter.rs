@@ -48,6 +48,7 @@ impl Prefilter {
     }
 
     /// What of its names and characters a host would refuse.
+    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn check(&self) -> Result<(), String> {
         let twice = |names: &mut dyn Iterator<Item = &String>| {
             let names: Vec<&String> = names.collect();

@@ -3,6 +3,87 @@
 //! A [`Screen`] does what every such guard must get right: spans and edits of prompts, arguments of tool calls that
 //! stay JSON, streams whose client reads the same for any chunking. Read next: [`crate::scan`] for rules, `window.rs`
 //! for streams.
+//!
+//! A guard that takes tickets' numbers out of prompts and answers:
+//!
+//! ```
+//! use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
+//! use tidegate_plugin_sdk::screen::{OnMatch, Rules, Screen, ScreenConfig, ScreenState};
+//! use tidegate_plugin_sdk::*;
+//!
+//! /// `PX-` and four digits.
+//! struct Tickets;
+//!
+//! impl Scanner for Tickets {
+//!     fn step(&self, at: Place<'_>) -> Step {
+//!         let fits = |(c, form): (char, char)| if form == '0' { c.is_ascii_digit() } else { c == form };
+//!         match at.rest.chars().zip("PX-0000".chars()).take_while(|pair| fits(*pair)).count() {
+//!             7 => Step::Match { len: 7, rule: 0 },
+//!             // All that is there fits, and the rest may follow.
+//!             len if len == at.rest.len() && !at.is_last => Step::More,
+//!             _ => Step::No,
+//!         }
+//!     }
+//! }
+//!
+//! impl Rules for Tickets {
+//!     fn replacement(&self, _: usize) -> String {
+//!         "[ticket]".into()
+//!     }
+//!     fn finding(&self, _: usize) -> Finding {
+//!         Finding::new("tickets:number", Severity::Low)
+//!     }
+//!     fn refusal(&self, _: usize) -> Refusal {
+//!         Refusal::new("ticket", "Numbers of tickets stay here.")
+//!     }
+//! }
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Config {
+//!     action: OnMatch,
+//!     roles: Vec<String>,
+//!     tool_arguments: bool,
+//! }
+//!
+//! struct Guard(Screen<Tickets>);
+//!
+//! impl Plugin for Guard {
+//!     type Config = Config;
+//!
+//!     fn describe() -> Descriptor {
+//!         Descriptor::new("tickets", env!("CARGO_PKG_VERSION"), "Takes out tickets' numbers")
+//!             .settings(ScreenConfig::settings())
+//!             .metric("tickets", "numbers that were found")
+//!             .holdback(7)
+//!             .look_behind(ScreenConfig::LOOK_BEHIND_BYTES)
+//!             .mutates()
+//!             .deterministic()
+//!     }
+//!
+//!     fn configure(Config { action, roles, tool_arguments }: Config) -> Result<Self, Error> {
+//!         let config = ScreenConfig { action, roles, tool_arguments };
+//!         config.check()?;
+//!         Ok(Self(Screen::new(Tickets, config, "tickets")))
+//!     }
+//! }
+//!
+//! impl PromptGuard for Guard {
+//!     fn inspect_prompt(&self, _: &Context, prompt: &Prompt) -> Result<Verdict, Error> {
+//!         Ok(self.0.prompt(prompt))
+//!     }
+//! }
+//!
+//! impl StreamGuard for Guard {
+//!     type State = ScreenState;
+//!
+//!     fn inspect_window(&self, _: &Context, state: &mut ScreenState, window: &Window) -> Result<Inspection, Error> {
+//!         Ok(self.0.window(state, window))
+//!     }
+//! }
+//!
+//! let said = testing::Host::default().stream(&testing::plugin::<Guard>(""), &["It is P", "X-12", "34, not PX-1."]);
+//! assert_eq!(said.unwrap().text, "It is [ticket], not PX-1.");
+//! ```
 
 mod json;
 mod prompt;

@@ -177,9 +177,23 @@ impl Fixtures {
         if let Some(case) = fixtures.case.iter().find(|case| case.expect.is_empty()) {
             bail!("the case `{}` expects nothing; name what must come out in `expect`", case.name);
         }
+        fixtures.case.iter().try_for_each(Case::check)?;
         fixtures.grants.check(fixtures.limits.to_limits().output_bytes).context("[grants]")?;
         fixtures.host.check(&fixtures.grants).context("[host]")?;
         Ok(fixtures)
+    }
+}
+
+impl Case {
+    /// Refuses what no outcome has, which would be an expectation of nothing.
+    fn check(&self) -> anyhow::Result<()> {
+        let known = self.ask.outcome();
+        let unknown = self.expect.keys().find(|key| *key != "error" && !known.contains(&key.as_str()));
+        if let Some(key) = unknown {
+            let (name, key, kind) = (self.name.escape_debug(), key.escape_debug(), self.ask.kind().as_str());
+            bail!("the case `{name}` expects `{key}`; the outcome of a {kind} has error, {}", known.join(", "));
+        }
+        Ok(())
     }
 }
 
@@ -240,7 +254,10 @@ mod tests {
     use super::*;
 
     fn refused(case: &str) -> String {
-        format!("{:#}", Fixtures::parse(&format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{case}\n")).unwrap_err())
+        format!(
+            "{:#}",
+            Fixtures::parse(&format!("[[case]]\nname = \"a\"\nexpect.error = \"x\"\n{case}\n")).unwrap_err()
+        )
     }
 
     #[test]
@@ -287,7 +304,7 @@ mod tests {
             let listed = all.map(|error| format!("`{error}`")).join(", ");
             assert!(said.contains("timeuot") && said.contains(&listed), "{said}");
             for error in all {
-                let case = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", with(error));
+                let case = format!("[[case]]\nname = \"a\"\nexpect.error = \"x\"\n{}\n", with(error));
                 assert!(Fixtures::parse(&case).is_ok(), "{case}");
             }
         }
@@ -306,7 +323,7 @@ mod tests {
             let said = |call_id: &str| format!("ask.prompt = [{{ role = \"tool\", {call_id} text = \"ok\", {more} }}]");
             let why = refused(&said("call_id = \"c\","));
             assert!(why.contains("`ask.prompt` is"), "{more}: {why}");
-            let whole = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", said(""));
+            let whole = format!("[[case]]\nname = \"a\"\nexpect.error = \"x\"\n{}\n", said(""));
             assert!(Fixtures::parse(&whole).is_ok(), "{more}");
         }
     }
@@ -324,7 +341,7 @@ mod tests {
             let why = refused(&case);
             assert!(why.contains("`id`, `uri` and `title` with `source`"), "{case}: {why}");
         }
-        let whole = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", passage("role = \"user\""));
+        let whole = format!("[[case]]\nname = \"a\"\nexpect.error = \"x\"\n{}\n", passage("role = \"user\""));
         assert!(Fixtures::parse(&whole).is_ok());
     }
 

@@ -5,6 +5,8 @@ use serde_json::Value;
 
 /// References that are followed, one after the other, and alternatives that are looked at of one schema.
 const MAX_STEPS: usize = 8;
+/// Words that a setting is one of are named where there are no more.
+const MAX_WORDS: usize = 16;
 /// Alternatives inside alternatives.
 const MAX_DEPTH: usize = 3;
 
@@ -17,7 +19,13 @@ pub(super) fn lines(root: &Value) -> Vec<String> {
         let about = said("description").and_then(Value::as_str).map(|about| format!(". {about}")).unwrap_or_default();
         let mut kinds = Vec::new();
         collect_kinds(root, schema, MAX_DEPTH, &mut kinds);
-        let kinds = if kinds.is_empty() { "any".to_owned() } else { kinds.join(" or ") };
+        let kinds = match said("enum").and_then(Value::as_array) {
+            Some(words) if words.len() <= MAX_WORDS => {
+                words.iter().map(Value::to_string).collect::<Vec<_>>().join(" or ")
+            }
+            _ if kinds.is_empty() => "any".to_owned(),
+            _ => kinds.join(" or "),
+        };
         format!("setting        {name}: {kinds}, {default}{about}")
     };
     settings.map(line).collect()
@@ -64,6 +72,8 @@ mod tests {
                     "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}, {"$ref": "#/$defs/Mode"}]},
                     "list": {"type": ["array", "null"]},
                     "free": true,
+                    "action": {"type": "string", "enum": ["block", "flag"], "default": "flag"},
+                    "many": {"type": "string", "enum": (0..99).map(|n| n.to_string()).collect::<Vec<_>>()},
                 }},
                 "Mode": {"description": "How.", "oneOf": [{"type": "string", "const": "fast"}, {"type": "string"}]},
             },
@@ -74,6 +84,8 @@ mod tests {
             "setting        limit: integer or null or string, no default",
             "setting        list: array or null, no default",
             "setting        free: any, no default",
+            "setting        action: \"block\" or \"flag\", default \"flag\"",
+            "setting        many: string, no default",
         ];
         assert_eq!(lines(&schema), expected);
     }

@@ -99,7 +99,7 @@ fn a_text_that_a_guard_does_not_judge_is_one_line_of_the_log_for_each_reason() {
                     let asked = stage.timed(Size::Said(1), kind, &cx, &mut logged, async |_| Err::<(), _>(full()));
                     assert!(asked.now_or_never().unwrap().opinion.unwrap().is_none());
                 }
-                stage.withholds_too_much(kind, &mut logged);
+                stage.withholds_too_much(kind, &cx.request_id, &mut logged);
             }
         });
         assert_eq!(lines.load(Ordering::Relaxed), 4, "of two texts, one for each reason");

@@ -171,7 +171,7 @@ impl Asking<'_> {
                     self.note_cap(stage, withheld);
                 }
                 if text.unjudged_bytes > 0 {
-                    stage.withholds_too_much(StageKind::StreamGuard, &mut held.logged);
+                    stage.withholds_too_much(StageKind::StreamGuard, &self.cx.request_id, &mut held.logged);
                 }
                 if let Some(watched) = held.watched.as_mut().filter(|_| text.is_at_cap()) {
                     watched.tell(|told| told.fail(HOLDBACK_CAP));
@@ -184,9 +184,13 @@ impl Asking<'_> {
     }
 
     fn note_cap(self, stage: &Stage, withheld: usize) {
-        let cap = if self.ending.is_some() { 0 } else { stage.holdback_bytes };
-        tracing::warn!(request = %self.cx.request_id, guard = %stage.name, withheld, cap,
-            "halted the answer: the guard withholds more than its cap");
+        let (request, guard) = (&self.cx.request_id, &stage.name);
+        if self.ending.is_some() {
+            tracing::warn!(%request, %guard, withheld, "halted the answer: the guard keeps back text at its end, where it has to decide");
+        } else {
+            let cap = stage.holdback_bytes;
+            tracing::warn!(%request, %guard, withheld, cap, "halted the answer: the guard withholds more than its cap");
+        }
         counter!("tidegate_holdback_halts_total", "plugin" => stage.name.clone()).increment(1);
         let (about, action) = (About::Answer, GuardAction::Refuse);
         self.cx.note(|report| report.judged(&stage.name, about, action, Some("holdback_cap"), &[]));

@@ -12,6 +12,8 @@ use tidegate_types::TenantId;
 const MAX_OBSERVATIONS: u32 = 256;
 /// Tenants whose handles an instance keeps while it serves another; those of more are made again.
 const MAX_TENANTS: usize = 64;
+/// Lines of an instance about names that are not declared, one for each.
+const MAX_UNDECLARED: usize = 16;
 
 /// What one instance counts by.
 #[derive(Default)]
@@ -21,6 +23,8 @@ pub(crate) struct Meters {
     others: HashMap<TenantId, Handles>,
     /// In the call that is under way, also those past the bound.
     observed: u32,
+    /// Names that are not declared, of which the log has a line.
+    undeclared: Vec<String>,
 }
 
 /// The handles of one tenant, made at first use; at most one of each per declared name.
@@ -42,6 +46,15 @@ impl Meters {
             self.others.clear();
         }
         self.others.insert(last, left);
+    }
+
+    /// Whether the log is to have a line of a name that is not declared. A guard may count with each word of an answer.
+    fn is_news(&mut self, name: &str) -> bool {
+        let is_news = self.undeclared.len() < MAX_UNDECLARED && !self.undeclared.iter().any(|known| known == name);
+        if is_news {
+            self.undeclared.push(name.to_owned());
+        }
+        is_news
     }
 }
 
@@ -85,7 +98,7 @@ impl HostState {
             return false;
         }
         let declared = self.blueprint.metrics.iter().any(|m| m == name);
-        if !declared {
+        if !declared && self.meters.is_news(name) {
             let shown: String = name.chars().take(64).collect();
             self.complain(&format!("metric `{}` is not declared in the descriptor", shown.escape_debug()));
         }
@@ -114,6 +127,14 @@ impl HostState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instance_says_once_of_a_name_that_it_is_not_declared() {
+        let mut meters = Meters::default();
+        assert_eq!(["a", "b", "a", "b"].map(|name| meters.is_news(name)), [true, true, false, false]);
+        let more = (0..100).filter(|n| meters.is_news(&n.to_string())).count();
+        assert_eq!(more, MAX_UNDECLARED - 2);
+    }
 
     #[test]
     fn handles_are_kept_for_so_many_tenants_that_share_an_instance() {
