@@ -164,7 +164,9 @@ impl Service for PipelineService {
         if let Some(books) = &self.books {
             books.ledger.health()?;
         }
-        for model in self.pipeline.load().models().iter() {
+        let pipeline = self.pipeline.load();
+        pipeline.check_guards().map_err(|why| format!("a guard that must have its say did not load: {why}"))?;
+        for model in pipeline.models().iter() {
             if let ModelBackend::Engine(engine) = &model.backend
                 && let tidegate_engine::Health::NotReady(why) = engine.handle.health()
             {

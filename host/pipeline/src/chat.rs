@@ -8,7 +8,7 @@ use crate::models::Models;
 use crate::owed::Owed;
 use crate::reply::Reply;
 use crate::stage::Stage;
-use crate::stages::OutputGuardStage;
+use crate::stages::{OutputGuardStage, WhenStreamed};
 use crate::states::{Admitted, Ended};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +39,15 @@ pub struct Stages {
     pub memories: Vec<MemoryStage>,
     /// Are told how requests ended.
     pub observers: Vec<Stage>,
+}
+
+impl Stages {
+    /// The guards that each chat meets, whoever asks, whatever for, and be it read as a stream or not.
+    fn asked_of_all(&self) -> impl Iterator<Item = &Stage> {
+        let of_streams_too = self.output_guards.iter().filter(|guard| guard.streamed == WhenStreamed::Hold);
+        let of_prompts = self.prompt_guards.iter().chain(&self.late_guards);
+        of_prompts.chain(&self.stream_guards).chain(of_streams_too.map(|guard| &guard.stage))
+    }
 }
 
 /// A memory, and how much it may bring.
@@ -128,6 +137,12 @@ impl Pipeline {
     /// The models.
     pub fn models(&self) -> &Models {
         &self.models
+    }
+
+    /// Whether chats can get past the guards. Where a guard that each chat meets did not load and is closed, none can: why it did not
+    /// load. What only some requests meet is not asked about.
+    pub fn check_guards(&self) -> Result<(), Arc<str>> {
+        self.stages.asked_of_all().find_map(Stage::refuses_all).map_or(Ok(()), Err)
     }
 
     /// Whether a router chooses a model for callers that ask for [`tidegate_types::ROUTED_MODEL`].

@@ -222,6 +222,11 @@ impl Stage {
         Holdback::with_look_behind(self.plugin.as_ref().ok().and_then(|plugin| plugin.descriptor().look_behind_bytes))
     }
 
+    /// Why it refuses whoever meets it: its plugin did not load, and must have its say.
+    pub(crate) fn refuses_all(&self) -> Option<Arc<str>> {
+        self.plugin.as_ref().err().filter(|_| self.on_error == OnError::Closed).cloned()
+    }
+
     /// Whether its calls may wait for others.
     fn waits(&self) -> bool {
         self.plugin.as_ref().is_ok_and(|plugin| plugin.waits())

@@ -54,6 +54,7 @@ mod prefilter;
 mod prices;
 mod projects;
 mod prompts;
+mod ready;
 mod reload;
 mod resume;
 mod retention;

@@ -48,7 +48,11 @@ impl Server {
     }
 
     fn run(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        Self::run_logging_to(Stdio::null(), command)
+    }
+
+    fn run_logging_to(log: impl Into<Stdio>, command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut facts = Vec::new();
         loop {

@@ -3,12 +3,13 @@
 use super::model::Model;
 use super::{LONG, PROGRAM, Server, read_all, run, signal, streamed_text, tidegate, write};
 use serde_json::json;
+use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn serve_says_its_facts_and_ends_running_answers_before_it_stops() {
@@ -131,6 +132,34 @@ fn a_server_has_as_many_files_open_as_it_may_and_says_when_they_are_too_few() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(warned.is_some());
+}
+
+/// The probe itself needs no key, and is told no more than that it is so.
+#[test]
+fn the_log_says_which_guard_a_server_that_is_not_ready_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[server]\nlisten = \"127.0.0.1:0\"\n[[pipeline.stage]]\nplugin = \"absent\"\nfile = \"nowhere.wasm\"\n\
+                  stages = [\"prompt-guard\"]\n";
+    let (config, log) = (write(folder.path(), "tidegate.toml", config), folder.path().join("log"));
+    let mut command = tidegate(&["--config", config.to_str().unwrap()]);
+    let server = Server::run_logging_to(File::create(&log).unwrap(), command.env_remove("RUST_LOG"));
+    let answer = read_all(server.get("/readyz"));
+    assert!(answer.starts_with("HTTP/1.1 503") && !answer.contains("nowhere"), "{answer}");
+    let line = logged(&log, "did not load: pipeline.stage 1 (`absent`): ");
+    assert!(line.contains("/readyz") && line.contains("nowhere.wasm"), "{line}");
+}
+
+/// Waits for a line with that in it.
+fn logged(log: &Path, part: &str) -> String {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let said = std::fs::read_to_string(log).unwrap();
+        if let Some(line) = said.split_inclusive('\n').find(|line| line.ends_with('\n') && line.contains(part)) {
+            return line.to_owned();
+        }
+        assert!(Instant::now() < until, "no line has {part:?}: {said}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The starter model twice, under names of their own.
