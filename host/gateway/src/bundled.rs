@@ -41,6 +41,11 @@ shipped![
     "semantic-cache",
 ];
 
+/// The names of the shipped plugins.
+pub(crate) fn names() -> Vec<&'static str> {
+    PLUGINS.iter().map(|(name, _)| *name).collect()
+}
+
 /// The component of a shipped plugin.
 pub fn plugin(name: &str) -> Option<&'static [u8]> {
     PLUGINS.iter().find(|(shipped, _)| *shipped == name).map(|(_, component)| *component)

@@ -56,8 +56,8 @@ pub enum PluginCommand {
 /// Options of `plugin inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// A component, the folder of a packed plugin, `file:DIR[:TAG]`, or `[oci://]HOST/REPOSITORY:TAG`.
-    #[arg(value_name = "FILE|DIR|REF")]
+    /// A component, the folder of a packed plugin, `file:DIR[:TAG]`, `[oci://]HOST/REPOSITORY:TAG`, or the name of a shipped plugin.
+    #[arg(value_name = "FILE|DIR|REF|NAME")]
     pub plugin: String,
     /// Answer as JSON.
     #[arg(long)]

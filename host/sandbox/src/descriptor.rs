@@ -73,17 +73,17 @@ fn schema(said: &Map<String, Value>) -> Result<Value, LoadCause> {
     Ok(schema.clone())
 }
 
-fn metrics(said: &Map<String, Value>) -> Result<Vec<String>, LoadCause> {
-    let names: Vec<String> = pairs(said, "metrics", "summary")?.into_keys().collect();
-    if names.len() > MAX_METRICS {
-        return Err(wrong("metrics", format!("{} names; at most {MAX_METRICS}", names.len())));
+fn metrics(said: &Map<String, Value>) -> Result<BTreeMap<String, String>, LoadCause> {
+    let metrics = pairs(said, "metrics", "summary")?;
+    if metrics.len() > MAX_METRICS {
+        return Err(wrong("metrics", format!("{} names; at most {MAX_METRICS}", metrics.len())));
     }
-    match names.iter().find(|name| !is_name(name, '_')) {
+    match metrics.keys().find(|name| !is_name(name, '_')) {
         Some(name) => {
             let message = format!("`{}` is not [a-z][a-z0-9_]* of at most 64 bytes", name.escape_debug());
             Err(wrong("metrics", message))
         }
-        None => Ok(names),
+        None => Ok(metrics),
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
     fn a_whole_descriptor_is_read() {
         let parsed = parse(&good().to_string()).unwrap();
         assert_eq!((parsed.name.as_str(), parsed.version.as_str()), ("pii-guard", "0.1.0"));
-        assert_eq!(parsed.metrics, ["redactions"]);
+        assert_eq!(parsed.metrics["redactions"], "what was redacted");
         assert_eq!(parsed.capabilities["kv"], "keeps the index");
         assert_eq!((parsed.holdback_bytes, parsed.look_behind_bytes), (Some(64), Some(0)));
         assert_eq!(parsed.prefilter.unwrap().through("ba a"), Some(4));

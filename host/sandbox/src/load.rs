@@ -64,7 +64,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     check_shared(&blueprint, &used, &descriptor)?;
     schema::validate(&descriptor.config_schema, &config)
         .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
-    blueprint.metrics.clone_from(&descriptor.metrics);
+    blueprint.metrics = descriptor.metrics.keys().cloned().collect();
     blueprint.declares_secrets = descriptor.capabilities.contains_key("secrets");
     let blueprint = Arc::new(blueprint);
     let follows = used.is_empty() && descriptor.deterministic;

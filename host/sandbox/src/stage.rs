@@ -236,8 +236,8 @@ pub struct Descriptor {
     pub deterministic: bool,
     /// The granted capabilities that it uses, and why.
     pub capabilities: BTreeMap<String, String>,
-    /// The names of its metrics.
-    pub metrics: Vec<String>,
+    /// Its metrics by name, and what each says.
+    pub metrics: BTreeMap<String, String>,
     /// Bytes that its stream guard would like to withhold at most; the config decides.
     pub holdback_bytes: Option<u32>,
     /// Bytes of text that has left that its stream guard sees again at most, its last character aside.

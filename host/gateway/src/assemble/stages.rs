@@ -149,8 +149,7 @@ fn component(
 
 fn shipped(name: &str) -> anyhow::Result<&'static [u8]> {
     bundled::plugin(name).ok_or_else(|| {
-        let shipped: Vec<&str> = bundled::PLUGINS.iter().map(|(name, _)| *name).collect();
-        let shipped = shipped.join(", ");
+        let shipped = bundled::names().join(", ");
         anyhow!("no plugin `{name}` is shipped ({shipped}); name a component with `file` or `source`")
     })
 }

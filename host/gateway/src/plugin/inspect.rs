@@ -7,6 +7,7 @@ use crate::artifact::signature::{Verdict, verify};
 use crate::artifact::{Artifact, place};
 use crate::assemble::HOLDBACK_BYTES;
 use crate::assemble::admission::Found;
+use crate::bundled;
 use crate::terminal::shown;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
@@ -41,14 +42,20 @@ fn say(report: &Value, signers: &[String], out: &mut dyn Write) -> anyhow::Resul
     Ok(())
 }
 
-/// A file, a folder, or what a reference leads to.
+/// A file, a folder, what a reference leads to, or a plugin that the program carries.
 fn find(args: &InspectArgs) -> anyhow::Result<Found> {
     let path = Path::new(&args.plugin);
     if path.exists() {
         return Found::read(path);
     }
     let Some(reference) = reference(&args.plugin)? else {
-        let why = "a plugin elsewhere is named with its tag or digest, `oci://HOST/REPOSITORY:TAG`";
+        if let Some(component) = bundled::plugin(&args.plugin) {
+            return Ok(Found::Bare(component.to_vec()));
+        }
+        let why = format!(
+            "a plugin elsewhere is named with its tag or digest, `oci://HOST/REPOSITORY:TAG`, and shipped are {}",
+            bundled::names().join(", ")
+        );
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}; {why}", args.plugin))?;
         return Ok(Found::Bare(bytes));
     };
@@ -120,7 +127,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "needs": anatomy.needs().into_iter().map(need).collect::<Vec<_>>(),
         "mutates": about.mutates,
         "deterministic": about.deterministic,
-        "metrics": about.metrics,
+        "metrics": about.metrics.iter().map(|(name, summary)| json!({ "name": name, "summary": summary })).collect::<Vec<_>>(),
         "holdback_bytes": about.holdback_bytes,
         "look_behind_bytes": about.look_behind_bytes,
         "prefilter": about.prefilter.as_ref().map(Prefilter::said),
@@ -178,10 +185,18 @@ fn lines(report: &Value) -> Vec<String> {
     if !unknown.is_empty() {
         lines.push(format!("unknown keys   {unknown}: this version does nothing with them"));
     }
-    let metrics = words(&report["metrics"]);
-    lines.push(format!("metrics        {}", if metrics.is_empty() { "none" } else { &metrics }));
+    lines.extend(metrics(&report["metrics"]));
     lines.extend(settings::lines(&report["config_schema"]));
     lines
+}
+
+/// A line for each metric, or one that there is none.
+fn metrics(list: &Value) -> Vec<String> {
+    let text = |metric: &Value, key: &str| metric[key].as_str().unwrap_or_default().to_owned();
+    let told = list.as_array().into_iter().flatten();
+    let lines: Vec<String> =
+        told.map(|metric| format!("metrics        {}: {}", text(metric, "name"), text(metric, "summary"))).collect();
+    if lines.is_empty() { vec!["metrics        none".into()] } else { lines }
 }
 
 fn words(list: &Value) -> String {
@@ -205,13 +220,14 @@ mod tests {
         let report = json!({
             "name": "hush", "version": "1.0.0", "summary": hidden,
             "needs": [{"capability": "kv", "grant": "kv_kib = 1", "reason": hidden}],
+            "metrics": [{"name": "hushed", "summary": hidden}],
             "config_schema": {"properties": {"word": {"description": hidden}, hidden: {}}},
         });
         let mut out = Vec::new();
         say(&report, &["signed by      nobody".to_owned()], &mut out).unwrap();
         let said = String::from_utf8(out).unwrap();
         assert_eq!(said.lines().filter(|line| line.starts_with("signed by")).count(), 1, "{said:?}");
-        assert_eq!(said.matches("\\u{1b}[2Jall is well\\nsigned by").count(), 4, "{said}");
+        assert_eq!(said.matches("\\u{1b}[2Jall is well\\nsigned by").count(), 5, "{said}");
         assert!(!said.contains('\u{1b}'), "{said:?}");
     }
 

@@ -1,7 +1,8 @@
 //! `plugin inspect`: what a component is, needs, and says of itself.
 
-use super::{guest, plugin, shipped};
+use super::{guest, plugin, repository, shipped};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::process::Command;
 
 #[test]
@@ -57,7 +58,7 @@ fn inspect_says_in_words_what_it_says_in_json() {
     let folder = tempfile::tempdir().unwrap();
     for (component, parts) in [
         (guest("watches"), ["at most 4096 bytes of a stream; a server gives 512, more needs", "metrics        none"]),
-        (guest("honest"), ["withholds      at most 64 bytes of a stream\n", "metrics        told\n"]),
+        (guest("honest"), ["withholds      at most 64 bytes of a stream\n", "metrics        told: "]),
         (
             shipped("pii-guard"),
             [
@@ -65,11 +66,48 @@ fn inspect_says_in_words_what_it_says_in_json() {
                 ", as its 34 states say, of which at most 19 bytes wait",
             ],
         ),
-        (shipped("semantic-router"), ["metrics        embedded, routed, unsure\n", "needs a grant  models: "]),
+        (
+            shipped("semantic-router"),
+            [
+                "metrics        embedded: texts that the model made vectors of\nmetrics        routed: questions for which ",
+                "needs a grant  models: ",
+            ],
+        ),
     ] {
         let (good, said) = plugin(folder.path(), &["inspect", &component]);
         assert!(good && parts.iter().all(|part| said.contains(part)), "{parts:?}: {said}");
     }
+}
+
+/// Whoever reads `/metrics` looks in one of the two.
+#[test]
+fn the_readme_of_each_shipped_plugin_says_of_its_metrics_what_inspect_says() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, _) in tidegate::bundled::PLUGINS {
+        let (good, said) = plugin(folder.path(), &["inspect", "--json", name]);
+        assert!(good, "{said}");
+        let report: Value = serde_json::from_str(&said).unwrap();
+        let part = |metric: &Value, key: &str| metric[key].as_str().unwrap().to_owned();
+        let metrics = report["metrics"].as_array().unwrap();
+        let told = metrics.iter().map(|metric| format!("`{}` ({})", part(metric, "name"), part(metric, "summary")));
+        let told: BTreeSet<String> = told.collect();
+        let readme = std::fs::read_to_string(repository().join(format!("plugins/{name}/README.md"))).unwrap();
+        let text = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+        let listed =
+            text.split_once("Metrics: ").and_then(|(_, behind)| behind.split_once(").")).map(|(listed, _)| listed);
+        let listed = listed.into_iter().flat_map(|listed| listed.split("), ")).map(|metric| format!("{metric})"));
+        assert_eq!(listed.collect::<BTreeSet<_>>(), told, "{name}");
+    }
+}
+
+#[test]
+fn inspect_takes_the_name_of_a_shipped_plugin_where_no_file_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (good, named) = plugin(folder.path(), &["inspect", "pii-guard"]);
+    assert_eq!((good, &named), (true, &plugin(folder.path(), &["inspect", &shipped("pii-guard")]).1));
+    std::fs::copy(shipped("calculator"), folder.path().join("pii-guard")).unwrap();
+    let (good, said) = plugin(folder.path(), &["inspect", "pii-guard"]);
+    assert!(good && said.starts_with("calculator "), "{said}");
 }
 
 #[test]
@@ -79,5 +117,5 @@ fn inspect_refuses_what_is_no_plugin() {
     let (good, said) = plugin(folder.path(), &["inspect", "module.wasm"]);
     assert!(!good && said.contains("core module"), "{said}");
     let (good, said) = plugin(folder.path(), &["inspect", "nothing.wasm"]);
-    assert!(!good && said.contains("cannot read nothing.wasm"), "{said}");
+    assert!(!good && said.contains("cannot read nothing.wasm") && said.contains("shipped are pii-guard, "), "{said}");
 }

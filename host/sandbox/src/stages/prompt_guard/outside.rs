@@ -67,7 +67,7 @@ mod tests {
             mutates,
             deterministic: true,
             capabilities: Default::default(),
-            metrics: Vec::new(),
+            metrics: Default::default(),
             holdback_bytes: None,
             look_behind_bytes: None,
             prefilter: None,
