@@ -6,6 +6,8 @@ mod signals;
 use anyhow::Context;
 use clap::Parser;
 use signals::{Hangup, Stops};
+use std::env::VarError;
+use std::error::Error;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +17,8 @@ use tidegate::stdout::{is_unread, stdout};
 use tidegate_trace::Traces;
 use tokio::signal::unix::Signal;
 use tracing::Subscriber;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::FromEnvError;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -183,8 +187,7 @@ const CHECKED: &str = "warn,tidegate::assemble=off";
 
 /// To standard error, at the level of `RUST_LOG`, else at this one. Spans to a collector, where there is one.
 fn start_logging(traces: Option<&Traces>, level: &str) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    let filter = filter(level)?;
     let registry = tracing_subscriber::registry();
     let started = match traces {
         // One filter for all is the cheaper one.
@@ -192,6 +195,20 @@ fn start_logging(traces: Option<&Traces>, level: &str) -> anyhow::Result<()> {
         Some(traces) => registry.with(lines().with_filter(filter)).with(traces.layer()).try_init(),
     };
     started.map_err(|error| anyhow::anyhow!("logging does not start: {error}"))
+}
+
+/// By `RUST_LOG`; by `level` where that is not set. One that cannot be read would leave out what its writer wants to see.
+fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    let is_unset = |error: &FromEnvError| {
+        error.source().and_then(|why| why.downcast_ref::<VarError>()).is_some_and(|why| *why == VarError::NotPresent)
+    };
+    match EnvFilter::try_from_default_env() {
+        Err(error) if is_unset(&error) => Ok(EnvFilter::new(level)),
+        Err(error) => {
+            anyhow::bail!("the variable RUST_LOG cannot be read: {error}; write it as `{LOGGED}`, or leave it out")
+        }
+        Ok(filter) => Ok(filter),
+    }
 }
 
 fn lines<S>() -> impl Layer<S>

@@ -3,9 +3,11 @@
 use super::model::Model;
 use super::{LONG, PROGRAM, Server, read_all, run, signal, streamed_text, tidegate, write};
 use serde_json::json;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::sync_channel;
@@ -132,6 +134,31 @@ fn a_server_has_as_many_files_open_as_it_may_and_says_when_they_are_too_few() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(warned.is_some());
+}
+
+/// With what is logged without it, whoever looks for something would not find it, and not know why.
+#[test]
+fn what_is_logged_is_said_in_a_form_that_can_be_read_or_nothing_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = write(folder.path(), "tidegate.toml", "[server]\nlisten = \"127.0.0.1:0\"\n");
+    let config = config.to_str().unwrap();
+    for args in [&["serve", "--config", config][..], &["check", config], &["plugin", "inspect", "calculator"]] {
+        for (wrong, why) in [
+            (OsStr::new("tidegate=inof"), "error parsing level filter: expected one of"),
+            (OsStr::new("warn,=info"), "invalid filter directive"),
+            (OsStr::from_bytes(b"warn\xff"), "not valid unicode"),
+        ] {
+            let Output { status, stderr, .. } = tidegate(args).env("RUST_LOG", wrong).output().unwrap();
+            let said = String::from_utf8(stderr).unwrap();
+            let begins = said.starts_with("tidegate: the variable RUST_LOG cannot be read: ");
+            assert!(!status.success() && begins && said.contains(why), "{args:?}, {wrong:?}: {said}");
+        }
+    }
+    for good in ["tidegate=debug", "info,tidegate_api=trace"] {
+        let checked = tidegate(&["check", config]).env("RUST_LOG", good).output().unwrap();
+        assert!(checked.status.success(), "{good}: {}", String::from_utf8_lossy(&checked.stderr));
+    }
+    assert!(tidegate(&["check", config]).env_remove("RUST_LOG").output().unwrap().status.success());
 }
 
 /// The probe itself needs no key, and is told no more than that it is so.
