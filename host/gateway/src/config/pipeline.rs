@@ -37,7 +37,7 @@ impl Default for PipelineConfig {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct StageConfig {
-    /// A shipped plugin's name; with `file` or `source`, any name.
+    /// A shipped plugin's name; with `file` or `source`, any name of ASCII letters, digits and signs but `/`.
     pub plugin: String,
     /// A component of your own, or the folder of a packed plugin.
     pub file: Option<PathBuf>,
@@ -150,6 +150,7 @@ pub(crate) const OWN_NAMES: [&str; 2] = ["conversation", "tidegate"];
 impl StageConfig {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let name = &self.plugin;
+        check_name(name)?;
         if OWN_NAMES.contains(&name.as_str()) {
             bail!("a stage is named `{name}`, by which the server knows its own messages; give it another name");
         }
@@ -181,6 +182,22 @@ impl StageConfig {
         }
         Ok(())
     }
+}
+
+/// Refuses a name that could not stand where names of stages do: in headers, and in front of a `/` and the id of a memory or of a
+/// passage.
+fn check_name(name: &str) -> anyhow::Result<()> {
+    if name.is_empty() {
+        bail!("a stage's `plugin` is empty; name a shipped plugin, or give your own a name");
+    }
+    if name.chars().any(|c| c == '/' || !c.is_ascii() || c.is_ascii_control()) {
+        bail!(
+            "a stage's `plugin` is `{}`; a name has no `/`, no control characters, and no others than ASCII, since it stands in \
+             headers and in ids of memories: give the plugin another one, and its component by `file` or `source`",
+            name.escape_debug()
+        );
+    }
+    Ok(())
 }
 
 impl Config {
@@ -288,6 +305,29 @@ impl LimitsConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stage_has_a_name_that_can_stand_in_headers_and_ids() {
+        let parse = |name: &str| {
+            let name = toml::Value::from(name);
+            Config::parse(&format!("[[pipeline.stage]]\nplugin = {name}\nfile = \"x.wasm\"\n"))
+        };
+        for (name, shown) in [
+            ("a/b", "`a/b`"),
+            ("/", "`/`"),
+            ("a\nb", "`a\\nb`"),
+            ("a\u{7f}", "`a\\u{7f}`"),
+            ("größe", "`größe`"),
+            ("\u{85}", "`\\u{85}`"),
+        ] {
+            let why = format!("{:#}", parse(name).unwrap_err());
+            assert!(why.contains(&format!("a stage's `plugin` is {shown}; a name has no `/`")), "{why}");
+        }
+        assert!(format!("{:#}", parse("").unwrap_err()).contains("a stage's `plugin` is empty"));
+        for name in ["pii-guard", "My guard: 2.0 (of_us)~", "a:b"] {
+            parse(name).unwrap();
+        }
+    }
 
     #[test]
     fn a_breaker_that_would_never_open_is_refused_unless_that_is_said() {
