@@ -18,7 +18,7 @@ use crate::outside::InStore;
 use crate::outside::http::PluginHttp;
 use crate::outside::models::PluginModels;
 use admission::Admission;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use std::sync::Arc;
 use tidegate_ledger::Ledger;
 use tidegate_limits::shared::SharedLimits;
@@ -107,7 +107,7 @@ fn load_stages(
     Ok((stages, pipeline))
 }
 
-/// Loads the stages; one that cannot be loaded is an error.
+/// Loads the stages; it is an error, which names them all, where some cannot be loaded.
 pub(crate) fn load_all_stages(
     plugins: &Plugins,
     config: &Config,
@@ -115,10 +115,8 @@ pub(crate) fn load_all_stages(
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
     let (stages, pipeline) = load_stages(plugins, config, begins, facts)?;
-    match stages::failed(&stages).into_iter().next() {
-        Some(why) => bail!(why),
-        None => Ok((stages, pipeline)),
-    }
+    check::none_of(stages::failed(&stages).into_iter().map(anyhow::Error::msg).collect())?;
+    Ok((stages, pipeline))
 }
 
 /// The configured models; without any, the starter.

@@ -108,6 +108,22 @@ async fn a_changed_config_is_taken_whole_and_a_bad_one_not_at_all() {
     assert!(metrics.contains("tidegate_reloads_total{outcome=\"refused\"}"), "{metrics}");
 }
 
+/// So that whoever mends them does not reload for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_names_every_stage_that_does_not_load() {
+    let files = Files::new();
+    files.write(&blocks("heron"));
+    let gateway = files.start().await;
+    let gone = "[[pipeline.stage]]\nplugin = \"gone\"\nfile = \"no.wasm\"\nstages = [\"router\", \"observer\"]\n";
+    files.write(&format!("{}{}{gone}", blocks("otter").replace("words", "wrods"), blocks("otter")));
+    let refused = gateway.post_raw("/admin/reload", "").await;
+    let why = refused.error().0;
+    let parts =
+        ["2 things are wrong:\n- ", "- pipeline.stage 1 (`word-guard`): ", "wrods", "- pipeline.stage 3 (`gone`): "];
+    assert!(refused.status == 400 && parts.iter().all(|part| why.contains(part)), "{why}");
+    assert_eq!((status(&gateway, "a heron").await, status(&gateway, "an otter").await), (400, 200));
+}
+
 /// What is there is no component any more, be it other bytes or a part of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugins_file_that_was_spoilt_is_refused_and_what_was_read_of_it_goes_on() {

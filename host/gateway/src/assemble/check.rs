@@ -65,7 +65,8 @@ fn check_stages(config: &Config, found: &mut Found) {
     }
 }
 
-fn none_of(mut wrong: Vec<anyhow::Error>) -> anyhow::Result<()> {
+/// An error that has all that is wrong, where something is.
+pub(super) fn none_of(mut wrong: Vec<anyhow::Error>) -> anyhow::Result<()> {
     if wrong.len() < 2 {
         return wrong.pop().map_or(Ok(()), Err);
     }
