@@ -233,12 +233,8 @@ impl Pool {
     }
 
     fn full(&self) -> CallError {
-        let key = match self.work() {
-            Work::Compute => "plugins.instances",
-            Work::Wait => "plugins.waiting_instances",
-        };
-        let (what, limit) = ("instances", self.registry.max_instances(self.work()));
-        CallError::Full { plugin: self.blueprint.name.to_string(), what, key, limit }
+        let (key, limit) = self.registry.max_instances(self.work());
+        CallError::Full { plugin: self.blueprint.name.to_string(), what: "instances", key, limit }
     }
 
     /// Whether another call was answered since then.

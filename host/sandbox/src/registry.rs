@@ -205,9 +205,13 @@ impl Registry {
         self.max_bytes
     }
 
-    /// The limit on instances, for messages.
-    pub(crate) fn max_instances(&self, work: Work) -> usize {
-        self.slots(work).max()
+    /// The limit on instances and its key in a config, for messages.
+    pub(crate) fn max_instances(&self, work: Work) -> (&'static str, usize) {
+        let key = match work {
+            Work::Compute => "plugins.instances",
+            Work::Wait => "plugins.waiting_instances",
+        };
+        (key, self.slots(work).max())
     }
 
     /// Drops what is idle or old for too long, and forgets pools that nobody uses.

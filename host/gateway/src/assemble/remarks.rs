@@ -1,5 +1,5 @@
-//! What an operator should know of a stage that has loaded: where content may go, what it will be halted for, and what it was
-//! granted for nothing. The start says it, and `tidegate check`.
+//! What an operator should know of a stage that has loaded: where content may go, what it will be halted for, what it cannot have,
+//! and what it was granted for nothing. The start says it, and `tidegate check`.
 
 use super::stages::holdback;
 use crate::config::{GrantsConfig, ModelConfig, StageConfig};
@@ -35,9 +35,21 @@ pub(super) fn of(
             .to_owned()
     });
 
+    let beyond = beyond(stage, plugin);
     let idle = unused(&stage.grants, used, sends_secrets, sees).join(", ");
     let idle = (!idle.is_empty()).then(|| format!("uses nothing of these grants, which can go: {idle}"));
-    leaves.into_iter().chain(withholds).chain(undeclared).chain(idle)
+    leaves.into_iter().chain(withholds).chain(undeclared).chain(beyond).chain(idle)
+}
+
+/// Of more instances than there may be of all plugins that wait, or do not, as this one. Whether one that keeps something does is
+/// the store's to say, which `check` asks nothing.
+fn beyond(stage: &StageConfig, plugin: &Plugin) -> Option<String> {
+    let (asked, (key, most)) = (stage.limits.instances?, plugin.max_instances_of_all());
+    let may_wait = ["kv", "vectors"].iter().any(|kept| plugin.capabilities().contains(kept));
+    let is_known = plugin.waits() || !may_wait;
+    (is_known && asked > most).then(|| {
+        format!("NEVER HAS limits.instances = {asked} INSTANCES: {key} allows {most} of all plugins together; raise it")
+    })
 }
 
 /// A line for each way on which what callers write may leave the machine.

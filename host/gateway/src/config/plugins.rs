@@ -121,6 +121,7 @@ impl PluginsConfig {
                 self.kv_mib << 10
             );
         }
+        self.check_instances(stage)?;
         match stage.limits.memory_mib {
             Some(asked) if asked > most => {
                 bail!(
@@ -128,6 +129,19 @@ impl PluginsConfig {
                 )
             }
             Some(0) => bail!("stage `{name}`: limits.memory_mib is 0; no plugin runs in that"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses more instances than any plugin can have. Which of the two bounds is a plugin's is known once it is loaded.
+    fn check_instances(&self, stage: &StageConfig) -> anyhow::Result<()> {
+        let (own, waiting) = (self.instances, self.waiting_instances);
+        match stage.limits.instances {
+            Some(asked) if asked > own.max(waiting) as usize => bail!(
+                "stage `{}`: limits.instances is {asked}, and plugins.instances allows {own}, plugins.waiting_instances, for \
+                 plugins that wait for others, {waiting}; raise the one that counts for it",
+                stage.plugin
+            ),
             _ => Ok(()),
         }
     }
@@ -226,6 +240,16 @@ mod tests {
             (&stage(65), "stage `x`: limits.memory_mib is 65, and plugins.instance_memory_mib allows 64; raise it"),
             (&stage(0), "limits.memory_mib is 0"),
             (
+                "[[pipeline.stage]]\nplugin = \"x\"\nlimits = { instances = 513 }",
+                "stage `x`: limits.instances is 513, and plugins.instances allows 256, plugins.waiting_instances, for",
+            ),
+            (
+                "[plugins]\ninstances = 9\nwaiting_instances = 8\n[[pipeline.stage]]\nplugin = \"x\"\n\
+                 limits = { instances = 10 }",
+                "limits.instances is 10, and plugins.instances allows 9, plugins.waiting_instances, for plugins that wait for \
+                 others, 8; raise the one",
+            ),
+            (
                 "[plugins]\nkv_mib = 1\n[[pipeline.stage]]\nplugin = \"x\"\ngrants = { kv_kib = 1025 }",
                 "stage `x`: grants.kv_kib is 1025, and plugins.kv_mib allows all plugins together 1024 KiB; raise it",
             ),
@@ -234,6 +258,9 @@ mod tests {
             assert!(why.contains(expected), "{text}: {why}");
         }
         Config::parse(&format!("[plugins]\ninstance_memory_mib = 65\n{}", stage(65))).unwrap();
+        // What a stage says nothing of is not asked for.
+        Config::parse(&format!("[plugins]\ninstances = 1\nwaiting_instances = 1\n{}", stage(1))).unwrap();
+        Config::parse(&stage(1).replace("memory_mib = 1", "instances = 512")).unwrap();
         Config::parse("[plugins]\nkv = \"store\"\nvectors = \"store\"\n[store]\npath = \"data\"\n").unwrap();
     }
 
