@@ -8,7 +8,7 @@ use crate::models::Models;
 use crate::owed::Owed;
 use crate::reply::Reply;
 use crate::stage::Stage;
-use crate::stages::{OutputGuardStage, WhenStreamed};
+use crate::stages::{OutputGuardStage, PricedTools, WhenStreamed};
 use crate::states::{Admitted, Ended};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub struct Stages {
     pub retrievers: Vec<RetrieverStage>,
     /// Bring tools.
     pub tools: Vec<Stage>,
+    /// Which of those have prices of their own.
+    pub priced: PricedTools,
     /// Order the candidates.
     pub routers: Vec<Stage>,
     /// The models that stand first among what routers are offered, and alone where no router has an opinion. Empty for all

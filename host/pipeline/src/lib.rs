@@ -37,4 +37,4 @@ pub use models::{EngineModel, Makes, Model, ModelBackend, Models};
 pub use prompts::Replies;
 pub use reply::{Reply, ReplyEvent};
 pub use stage::{OnError, Stage};
-pub use stages::{OutputGuardStage, WhenStreamed, apply_edits, check_arguments, passage};
+pub use stages::{OutputGuardStage, PricedTools, WhenStreamed, apply_edits, check_arguments, passage};

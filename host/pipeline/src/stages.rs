@@ -33,6 +33,7 @@ pub use ask_guard::check_arguments;
 pub use edits::apply_to as apply_edits;
 pub(crate) use late_verdicts::PendingVerdicts;
 pub(crate) use observe::{Ending, Unanswered};
+pub use offer_tools::PricedTools;
 pub use recall::passage;
 pub(crate) use sampling::seeds;
 pub use screen_answer::{OutputGuardStage, WhenStreamed};

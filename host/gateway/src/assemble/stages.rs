@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_pipeline::stage::{OnError, Stage};
-use tidegate_pipeline::{Breaker, MemoryStage, OutputGuardStage, RetrieverStage, Stages};
+use tidegate_pipeline::{Breaker, MemoryStage, OutputGuardStage, PricedTools, RetrieverStage, Stages};
 use tidegate_sandbox::stage::StageKind;
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
 use tidegate_types::ROUTED_MODEL;
@@ -34,7 +34,8 @@ pub(super) fn load(
     begins: &dyn Fn(&StageConfig),
     facts: &mut Vec<String>,
 ) -> anyhow::Result<Stages> {
-    let mut stages = Stages { default_route: config.default.clone(), ..Stages::default() };
+    let (default_route, priced) = (config.default.clone(), priced(&config.stage));
+    let mut stages = Stages { default_route, priced, ..Stages::default() };
     let mut components = BTreeMap::new();
     let with_kv = |stage: &&StageConfig| stage.grants.kv_kib.is_some();
     let with_kv: Vec<String> = config.stage.iter().filter(with_kv).map(|stage| stage.plugin.clone()).collect();
@@ -75,6 +76,15 @@ pub(super) fn load(
         bail!("a model is named `{ROUTED_MODEL}`, which asks the routers to choose one; give it another name");
     }
     Ok(stages)
+}
+
+/// Which tools have prices of their own. What tools there are is known once their plugins list them.
+fn priced(stages: &[StageConfig]) -> PricedTools {
+    let of_stage = |stage: &StageConfig| {
+        let tools = stage.price.as_ref()?.tools.keys().cloned().collect();
+        Some((stage.plugin.clone(), tools))
+    };
+    PricedTools::new(stages.iter().filter_map(of_stage))
 }
 
 /// Whether a plugin brings tools, passages or memories to requests.

@@ -176,6 +176,25 @@ fn the_log_says_which_guard_a_server_that_is_not_ready_lacks() {
     assert!(line.contains("/readyz") && line.contains("nowhere.wasm"), "{line}");
 }
 
+/// Which tools there are is not known before.
+#[test]
+fn the_log_says_once_which_tool_with_a_price_is_none_when_tools_are_offered() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[server]\nlisten = \"127.0.0.1:0\"\n[[pipeline.stage]]\nplugin = \"calculator\"\n\
+                  price = { tools = { calculater = 0.01, calculator = 0.02 } }\n";
+    let (config, log) = (write(folder.path(), "tidegate.toml", config), folder.path().join("log"));
+    let mut command = tidegate(&["--config", config.to_str().unwrap()]);
+    let server = Server::run_logging_to(File::create(&log).unwrap(), command.env_remove("RUST_LOG"));
+    let told = "price.tools names calculater, which it does not have: nothing is billed by that; it has calculator";
+    for more in [json!({"tool_choice": "none"}), json!({}), json!({})] {
+        let is_offered = more.get("tool_choice").is_none();
+        assert!(read_all(server.ask("Hello", more)).starts_with("HTTP/1.1 200"));
+        let said = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(said.matches(told).count(), usize::from(is_offered), "{said}");
+    }
+    assert!(logged(&log, told).contains("plugin=\"calculator\""));
+}
+
 /// Waits for a line with that in it.
 fn logged(log: &Path, part: &str) -> String {
     let until = Instant::now() + Duration::from_secs(60);

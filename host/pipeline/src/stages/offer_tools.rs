@@ -1,8 +1,13 @@
-//! Collects the tools of the server's plugins beside the caller's own.
+//! Collects the tools of the server's plugins beside the caller's own. Next: `offer_tools/priced.rs`, for those that have a price
+//! and are not there.
+
+mod priced;
 
 use crate::chat::Pipeline;
-use crate::stage::{Stage, withheld};
+use crate::stage::{Opinion, Stage, withheld};
 use crate::states::{Equipped, Grounded, Request, ServerTool};
+use priced::Listed;
+pub use priced::PricedTools;
 use tidegate_sandbox::stage::StageKind;
 use tidegate_types::{Form, Reject, ToolChoice, ToolDef};
 
@@ -13,15 +18,21 @@ impl Pipeline {
         // A gateway in front has offered its own, and runs them. A call of what no turn may call would end the answer.
         let may_offer = request.cx.hops == 0 && self.limits.max_tool_turns > 0;
         if may_offer && request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
-            let scope = &request.cx.caller.scope;
+            let (scope, mut listed) = (&request.cx.caller.scope, Listed::default());
             for (index, stage) in self.stages.tools.iter().enumerate().filter(|(_, stage)| scope.has(&stage.name)) {
-                for def in tools_of(stage, &request).await? {
+                let list = tools_of(stage, &request).await?;
+                let names = list.as_ref().map(|list| list.iter().map(|tool| tool.name.as_str()));
+                self.stages.priced.note(&mut listed, &stage.name, names);
+                for def in list.unwrap_or_default() {
                     match tools.iter().find(|tool| tool.def.name == def.name) {
                         None => tools.push(ServerTool { def, stage: index }),
                         Some(first) => tracing::warn!(plugin = %stage.name, tool = def.name,
                             of = %self.stages.tools[first.stage].name, "not offered: a plugin before has a tool of that name"),
                     }
                 }
+            }
+            for (plugin, missing) in self.stages.priced.unlisted(listed) {
+                tracing::warn!(plugin, "{missing}");
             }
             if let Some(name) = unknown_choice(&request, &tools) {
                 Box::pin(self.check_withheld(name, &request)).await?;
@@ -44,7 +55,7 @@ impl Pipeline {
         for stage in self.stages.tools.iter().filter(|stage| !scope.has(&stage.name)) {
             // Its failure is no matter of a caller's who may not use it.
             let list = tools_of(stage, request).await.unwrap_or_default();
-            if list.iter().any(|tool| tool.name == name) {
+            if list.iter().flatten().any(|tool| tool.name == name) {
                 let message =
                     format!("the tool `{name}` is of the plugin `{}`, which this caller may not use", stage.name);
                 return Err(withheld("tool_choice", message));
@@ -61,11 +72,12 @@ fn unknown_choice<'a>(request: &'a Request, offered: &[ServerTool]) -> Option<&'
     (!known.any(|tool| tool.name == *name)).then_some(name)
 }
 
-async fn tools_of(stage: &Stage, request: &Request) -> Result<Vec<ToolDef>, Reject> {
+/// `None` where it could not be asked, and is not closed.
+async fn tools_of(stage: &Stage, request: &Request) -> Opinion<Vec<ToolDef>> {
     let call = request.cx.call(request.chat.stream, stage.wall);
     let list = stage.call(StageKind::ToolProvider, &call, async |plugin| plugin.list_tools(&call).await).await?;
     request.note_lack(&list);
-    Ok(list.unwrap_or_default())
+    Ok(list)
 }
 
 fn check_names(request: &Request, tools: &[ServerTool]) -> Result<(), Reject> {
