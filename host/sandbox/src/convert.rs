@@ -3,8 +3,8 @@
 
 use crate::bindings::tidegate::plugin::{accounting, types as wit};
 use crate::call_ids::CallIds;
+use crate::json::{self, Values};
 use crate::stage::Refusal;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 use tidegate_types::{
     Finding, Message, Part, Provenance, Role, Severity, Span, ToolCall, ToolDef, ToolHints, ToolOutcome, Usage,
@@ -25,12 +25,8 @@ impl Made {
                 push_provenance(&mut texts, provenance);
             }
             for part in &message.parts {
-                match part {
-                    Part::ToolOutcome(ToolOutcome { structured: Some(value), .. })
-                    | Part::Opaque { body: value, .. } => {
-                        texts.push(value.to_string());
-                    }
-                    _ => {}
+                if let Part::Opaque { body, .. } = part {
+                    texts.push(body.to_string());
                 }
             }
         }
@@ -113,7 +109,7 @@ fn part_param<'a>(
         Part::ToolOutcome(outcome) => wit::PartParam::ToolOutcome(wit::ToolOutcomeParam {
             call_id: id(&outcome.call_id),
             content: &outcome.content,
-            structured: outcome.structured.as_ref().and_then(|_| json.next()),
+            structured: outcome.structured.as_deref(),
             is_error: outcome.is_error,
         }),
         Part::Opaque { kind, .. } => {
@@ -208,39 +204,29 @@ pub(crate) fn hints(hints: wit::ToolHints) -> ToolHints {
     }
 }
 
-/// JSON from a guest; `what` names it in the error.
-pub(crate) fn json(text: &str, what: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("{what} is not JSON: {error}"))
-}
-
-/// The same, where it stays text. A caller's text has numbers, escapes and depths that a value cannot hold, and who redacts it
-/// leaves those.
-pub(crate) fn check_json(text: &str, what: &str) -> Result<(), String> {
-    serde_json::from_str(text).map(|_: IgnoredAny| ()).map_err(|error| format!("{what} is not JSON: {error}"))
-}
-
+/// What a tool said. For programs it stays text: guards are given it so, and nobody here reads it.
 pub(crate) fn tool_outcome(outcome: wit::ToolOutcomeResult) -> Result<ToolOutcome, String> {
-    let structured = outcome.structured.map(|text| json(&text, "a tool's structured result")).transpose()?;
+    let structured = outcome.structured.map(|text| json::plain(&text, "a tool's structured result")).transpose()?;
     let wit::ToolOutcomeResult { call_id, content, is_error, .. } = outcome;
     Ok(ToolOutcome { call_id, content, structured, is_error })
 }
 
-pub(crate) fn parts(parts: Vec<wit::PartResult>) -> Result<Vec<Part>, String> {
-    parts.into_iter().map(part).collect()
+pub(crate) fn parts(parts: Vec<wit::PartResult>, values: &mut Values) -> Result<Vec<Part>, String> {
+    parts.into_iter().map(|part| self::part(part, values)).collect()
 }
 
-fn part(part: wit::PartResult) -> Result<Part, String> {
+fn part(part: wit::PartResult, values: &mut Values) -> Result<Part, String> {
     Ok(match part {
         wit::PartResult::Text(text) => Part::Text(text),
         wit::PartResult::Reasoning(text) => Part::Reasoning(text),
         wit::PartResult::Refusal(text) => Part::Refusal(text),
         wit::PartResult::ToolCall(call) => {
-            json(&call.arguments, "a tool call's arguments")?;
+            json::check(&call.arguments, "a tool call's arguments")?;
             Part::ToolCall(ToolCall { id: call.id, name: call.name, arguments: call.arguments })
         }
         wit::PartResult::ToolOutcome(outcome) => Part::ToolOutcome(tool_outcome(outcome)?),
         wit::PartResult::Opaque(part) => {
-            Part::Opaque { body: json(&part.body, "an opaque part's body")?, kind: part.kind }
+            Part::Opaque { body: values.read(&part.body, "an opaque part's body")?, kind: part.kind }
         }
         wit::PartResult::Image(_) => return Err("a plugin cannot make an image part; use `opaque`".into()),
         wit::PartResult::Audio(_) => return Err("a plugin cannot make an audio part; use `opaque`".into()),
@@ -248,7 +234,7 @@ fn part(part: wit::PartResult) -> Result<Part, String> {
     })
 }
 
-pub(crate) fn message(message: wit::MessageResult) -> Result<Message, String> {
+pub(crate) fn message(message: wit::MessageResult, values: &mut Values) -> Result<Message, String> {
     let role = match message.role {
         wit::RoleResult::System => Role::System,
         wit::RoleResult::Developer => Role::Developer,
@@ -257,5 +243,5 @@ pub(crate) fn message(message: wit::MessageResult) -> Result<Message, String> {
         wit::RoleResult::Tool => Role::Tool,
         wit::RoleResult::Other(other) => return Err(format!("no role `{}`", other.escape_debug())),
     };
-    Ok(Message { id: message.id, role, name: message.name, parts: parts(message.parts)?, provenance: None })
+    Ok(Message { id: message.id, role, name: message.name, parts: parts(message.parts, values)?, provenance: None })
 }

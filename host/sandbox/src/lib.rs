@@ -24,6 +24,7 @@ mod failure;
 mod imports;
 pub mod inspect;
 mod instance;
+mod json;
 mod lane;
 mod load;
 mod media;

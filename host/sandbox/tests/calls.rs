@@ -52,7 +52,7 @@ async fn a_prompt_guard_allows_flags_rewrites_responds_and_refuses() {
 #[tokio::test]
 async fn every_kind_of_part_arrives_in_the_guest() {
     let plugin = load("honest");
-    let structured = Some(serde_json::json!({"sum": 3}));
+    let structured = Some("{\"sum\":3}".into());
     let outcome = ToolOutcome { call_id: "c1".into(), content: "three".into(), structured, is_error: false };
     let message = Message {
         id: "m0".into(),
@@ -181,7 +181,7 @@ async fn a_tool_is_listed_and_called() {
 
     let mut call = ToolCall { id: "c1".into(), name: "echo".into(), arguments: "{\"a\":[1]}".into() };
     let outcome = plugin.call_tool(&ctx(), &call).await.unwrap();
-    let structured = Some(serde_json::json!({"a": [1]}));
+    let structured = Some("{\"a\":[1]}".into());
     let expected = ToolOutcome { call_id: "c1".into(), content: "{\"a\":[1]}".into(), structured, is_error: false };
     assert_eq!(outcome, expected);
 

@@ -9,6 +9,7 @@ mod capabilities;
 mod contract;
 mod frozen;
 mod guests;
+mod json;
 mod limits;
 mod loading;
 mod outside;

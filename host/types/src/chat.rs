@@ -58,8 +58,8 @@ pub struct ToolOutcome {
     pub call_id: String,
     /// Text for the model.
     pub content: String,
-    /// The same as JSON, where the tool has it.
-    pub structured: Option<Value>,
+    /// The same as JSON text, where the tool has it. Guards read it, and no model does.
+    pub structured: Option<String>,
     /// The tool failed; the text says how.
     pub is_error: bool,
 }

@@ -108,6 +108,7 @@ impl Said<'_> {
             Self::Order(decision) => json!({"order": decision.order, "reason": decision.reason}),
             Self::Tool(tools, ToolOutcome { content, is_error, structured, .. }) => {
                 let tools: Vec<_> = tools.into_iter().map(|tool| tool.name).collect();
+                let structured: Option<Value> = structured.and_then(|json| serde_json::from_str(&json).ok());
                 json!({"tools": tools, "content": content, "is_error": is_error, "structured": structured})
             }
             Self::Found(found) => {

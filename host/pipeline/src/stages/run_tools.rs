@@ -29,7 +29,8 @@ impl Pipeline {
         }
         let left = self.screen_outside(&turn.request.cx, answers, findings).await?;
         let mut messages = vec![called(spoken, calls.clone())];
-        messages.extend(left.into_iter().zip(&calls).map(|(answer, call)| answer.unwrap_or_else(|| withheld(call))));
+        messages
+            .extend(left.into_iter().zip(&calls).map(|(answer, call)| answer.map_or_else(|| withheld(call), judged)));
         let chat = Arc::make_mut(&mut turn.request.chat);
         number(&mut messages, &chat.messages);
         chat.messages.append(&mut messages);
@@ -132,6 +133,16 @@ fn note(report: &mut Report, told: Told, call: &ToolCall, source: &str, outcome:
     report.ran(ToolRun { call_id: id, name, arguments, source: source.to_owned(), is_error: outcome.is_error });
 }
 
+/// What guards have left of an answer. What of it is for programs they alone read: it is not kept for as long as the chat.
+fn judged(mut answer: Message) -> Message {
+    for part in &mut answer.parts {
+        if let Part::ToolOutcome(outcome) = part {
+            outcome.structured = None;
+        }
+    }
+    answer
+}
+
 fn withheld(call: &ToolCall) -> Message {
     let outcome = error(call, "the result was withheld by a filter of this server".into());
     Message {
@@ -172,6 +183,15 @@ mod tests {
         let without = told(Told::WithoutWords);
         assert_eq!((without.tool_runs.len(), without.omitted), (1, 1));
         assert_eq!((without.tool_runs[0].name.as_str(), &without.tool_runs[0].arguments), ("search", &None));
+    }
+
+    #[test]
+    fn what_a_tool_says_for_programs_goes_once_guards_have_read_it() {
+        let structured = Some("{\"sum\":3}".into());
+        let outcome = ToolOutcome { call_id: "c".into(), content: "three".into(), structured, is_error: false };
+        let left = judged(answer("adder".into(), outcome.clone(), 0));
+        let expected = answer("adder".into(), ToolOutcome { structured: None, ..outcome }, 0);
+        assert_eq!((left.parts, left.provenance), (expected.parts, expected.provenance));
     }
 
     #[test]

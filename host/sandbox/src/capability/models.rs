@@ -6,6 +6,7 @@ use crate::bindings::tidegate::plugin::accounting;
 use crate::bindings::tidegate::plugin::models as wit;
 use crate::bindings::tidegate::plugin::types as wit_types;
 use crate::convert;
+use crate::json::Values;
 use crate::media;
 use crate::state::HostState;
 use serde_json::{Map, Value};
@@ -114,10 +115,11 @@ impl wit::Host for HostState {
     ) -> wasmtime::Result<Result<wit::Reply, wit::Error>> {
         let models = self.blueprint.models.clone();
         let asked = self.ask("models.complete", &alias).and_then(|ask| {
-            let may_name = self.blueprint.grants.content;
-            let messages =
-                messages.into_iter().map(|message| of_plugin(message, may_name)).collect::<Result<Vec<_>, _>>();
-            Ok((ask, messages.map_err(CapabilityError::Invalid)?, object(&params)?))
+            let (may_name, mut values) = (self.blueprint.grants.content, Values::of_result());
+            let of_plugin = |message| of_plugin(message, may_name, &mut values);
+            let messages = messages.into_iter().map(of_plugin).collect::<Result<Vec<_>, _>>();
+            let messages = messages.map_err(CapabilityError::Invalid)?;
+            Ok((ask, messages, object(&params, &mut values)?))
         });
         let answer = match asked {
             Ok((ask, messages, params)) => self.meter.waiting(models.complete(ask, messages, params)).await,
@@ -158,8 +160,8 @@ impl HostState {
 }
 
 /// `may_name` says that parts may name addresses, which the model's server would fetch: what the plugin sees may leave then.
-fn of_plugin(message: wit_types::MessageResult, may_name: bool) -> Result<Message, String> {
-    let message = convert::message(message)?;
+fn of_plugin(message: wit_types::MessageResult, may_name: bool, values: &mut Values) -> Result<Message, String> {
+    let message = convert::message(message, values)?;
     if !may_name {
         media::check(&message, |_, _| false).map_err(|why| format!("{why}; or be granted `content`"))?;
     }
@@ -175,10 +177,11 @@ fn bounded(texts: Vec<String>) -> Result<Vec<String>, CapabilityError> {
     Ok(texts)
 }
 
-fn object(json: &str) -> Result<Map<String, Value>, CapabilityError> {
+fn object(json: &str, values: &mut Values) -> Result<Map<String, Value>, CapabilityError> {
     if json.trim().is_empty() {
         return Ok(Map::new());
     }
+    values.take(json, "`params`").map_err(CapabilityError::Invalid)?;
     match serde_json::from_str(json) {
         Ok(Value::Object(params)) => Ok(params),
         _ => Err(CapabilityError::Invalid("`params` is not a JSON object".into())),

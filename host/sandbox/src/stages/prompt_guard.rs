@@ -13,6 +13,7 @@ use crate::call_ids::{CallIds, Place};
 use crate::check;
 use crate::convert::{self, Made, Rows};
 use crate::instance::Guests;
+use crate::json::{self, Values};
 use crate::media;
 use crate::stage::{Action, Descriptor, Edit, Prompt, StageKind, Verdict};
 use crate::state::HostState;
@@ -65,7 +66,7 @@ impl StageCall for InspectPrompt<'_> {
                 return Err("it rewrites, but its descriptor says `\"mutates\": false`".into());
             }
             wit::Action::Rewrite(edits) => Action::Rewrite(seen.edits(edits)?),
-            wit::Action::Respond(parts) => Action::Respond(said(convert::parts(parts)?)?),
+            wit::Action::Respond(parts) => Action::Respond(said(convert::parts(parts, &mut Values::of_result())?)?),
             wit::Action::Refuse(refusal) => Action::Refuse(convert::refusal(refusal)),
         };
         Ok(Verdict { action, findings, notes })
@@ -126,7 +127,7 @@ impl<'a> Seen<'a> {
     }
 
     fn edits(&self, edits: Vec<wit::Edit>) -> Result<Vec<Edit>, String> {
-        let mut moved = Moved::default();
+        let mut moved = Moved { put: HashSet::new(), dropped: HashSet::new(), values: Values::of_result() };
         let edits: Vec<Edit> = edits.into_iter().map(|edit| self.edit(edit, &mut moved)).collect::<Result<_, _>>()?;
         refuse_overlaps(&edits)?;
         if !moved.dropped.is_empty() && moved.dropped.len() == self.messages.len() + moved.put.len() {
@@ -146,7 +147,7 @@ impl<'a> Seen<'a> {
             }
             wit::Edit::SetArguments((id, arguments)) => {
                 let (message, part) = self.call(&id)?;
-                convert::check_json(&arguments, "a tool call's new arguments")?;
+                json::check(&arguments, "a tool call's new arguments")?;
                 Ok(Edit::SetArguments { message_id: message.id.clone(), part, arguments })
             }
             wit::Edit::SetParam((name, _)) => {
@@ -169,7 +170,7 @@ impl<'a> Seen<'a> {
     }
 
     fn put_message(&self, insertion: wit::Insertion, moved: &mut Moved) -> Result<Edit, String> {
-        let mut message = convert::message(insertion.message)?;
+        let mut message = convert::message(insertion.message, &mut moved.values)?;
         media::check(&message, |kind, body| self.media().contains(&(kind, body)))?;
         let given = self.own(&message.id);
         // Nor is the id of one that was dropped free: a text edit of the same verdict may mean that one.
@@ -202,10 +203,11 @@ impl<'a> Seen<'a> {
 }
 
 /// Ids of the messages that the edits of a verdict so far have put in and taken out.
-#[derive(Default)]
 struct Moved {
     put: HashSet<String>,
     dropped: HashSet<String>,
+    /// Of what is put.
+    values: Values,
 }
 
 /// What stands in an answer's place: nothing but what its reader is told as it is.
@@ -230,7 +232,7 @@ fn joined_text(message: &Message) -> Cow<'_, str> {
 fn notes(attrs: wit::AttrsResult, name: &str) -> Vec<(String, String)> {
     let is_own = |key: &str| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
     let own: Vec<(String, String)> =
-        attrs.into_iter().filter(|(key, value)| is_own(key) && convert::json(value, "a note").is_ok()).collect();
+        attrs.into_iter().filter(|(key, value)| is_own(key) && json::check(value, "a note").is_ok()).collect();
     let bytes: usize = own.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes > MAX_NOTES_BYTES {
         tracing::warn!(target: "plugin", plugin = name, bytes, "a verdict's notes are not handed on: at most {MAX_NOTES_BYTES} bytes are");
