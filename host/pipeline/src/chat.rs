@@ -79,6 +79,8 @@ pub struct Limits {
     pub max_inflight: usize,
     /// Turns of one answer in which the model calls the server's tools.
     pub max_tool_turns: u32,
+    /// Bytes that the server's tools may say for one answer, in all its turns. It is a prompt as one that a caller sends.
+    pub max_tool_bytes: usize,
     /// Numbers of all vectors that are being made or sent; past it only for tenants below their share of it. Each takes
     /// 4 bytes, and up to 15 more when it is written.
     pub max_vector_numbers: usize,
@@ -86,7 +88,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_inflight: 1024, max_tool_turns: 8, max_vector_numbers: 32 << 20 }
+        Self { max_inflight: 1024, max_tool_turns: 8, max_tool_bytes: 10 << 20, max_vector_numbers: 32 << 20 }
     }
 }
 

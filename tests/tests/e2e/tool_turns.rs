@@ -2,6 +2,7 @@
 //! for holds for all of them together.
 
 mod guarded;
+mod room;
 
 use crate::stages::metrics;
 use crate::talk::until;

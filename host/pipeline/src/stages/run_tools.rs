@@ -1,4 +1,5 @@
-//! Runs the server's tools that a turn called, screens what they answer, and puts both into the conversation.
+//! Runs the server's tools that a turn called, screens what they answer, and puts both into the conversation. What they say
+//! for one answer is bounded ([`ToolRoom`]): the model decides how often it calls them, and all of it is kept until the end.
 
 use crate::chat::Pipeline;
 use crate::stage::{Size, Stage};
@@ -24,6 +25,10 @@ impl Pipeline {
         let told = if self.holds_answers(turn.request.chat.stream) { Told::WithoutWords } else { Told::Whole };
         for call in &calls {
             let (source, outcome) = self.run_tool(turn, call).await?;
+            let outcome = turn.room.taken(outcome).unwrap_or_else(|why| {
+                tracing::warn!(request = %turn.request.cx.request_id, plugin = source, "left out: {why}");
+                error(call, why)
+            });
             turn.request.cx.note(|report| note(report, told, call, &source, &outcome));
             answers.push(answer(source, outcome, answers.len()));
         }
@@ -67,6 +72,32 @@ impl Pipeline {
         turn.request.note_lack(&outcome);
         let outcome = outcome.unwrap_or_else(|| error(call, "the tool failed".into()));
         Ok((stage.name.to_string(), outcome))
+    }
+}
+
+/// How much the server's tools may say yet for one answer.
+pub(super) struct ToolRoom {
+    limit_bytes: usize,
+    left_bytes: usize,
+}
+
+impl ToolRoom {
+    pub(super) fn of(limit_bytes: usize) -> Self {
+        Self { limit_bytes, left_bytes: limit_bytes }
+    }
+
+    /// The outcome, where there is room for it; else what the model is told instead, which takes none.
+    fn taken(&mut self, outcome: ToolOutcome) -> Result<ToolOutcome, String> {
+        let num_bytes = outcome.content.len() + outcome.structured.as_ref().map_or(0, String::len);
+        let Self { limit_bytes, left_bytes } = *self;
+        let too_long = || {
+            format!(
+                "the result is too long: it has {num_bytes} bytes, and of the {limit_bytes} that all tools may say for one \
+                 answer {left_bytes} are left; ask for less"
+            )
+        };
+        self.left_bytes = left_bytes.checked_sub(num_bytes).ok_or_else(too_long)?;
+        Ok(outcome)
     }
 }
 
@@ -183,6 +214,22 @@ mod tests {
         let without = told(Told::WithoutWords);
         assert_eq!((without.tool_runs.len(), without.omitted), (1, 1));
         assert_eq!((without.tool_runs[0].name.as_str(), &without.tool_runs[0].arguments), ("search", &None));
+    }
+
+    #[test]
+    fn what_tools_say_for_an_answer_is_so_much_at_most_and_what_is_too_long_takes_no_room() {
+        let outcome = |content: &str, structured: Option<&str>| {
+            let (content, structured) = (content.to_owned(), structured.map(str::to_owned));
+            ToolOutcome { call_id: "c".into(), content, structured, is_error: false }
+        };
+        let mut room = ToolRoom::of(10);
+        room.taken(outcome("four", Some("{}"))).unwrap();
+        let why = room.taken(outcome("abc", Some("[]"))).unwrap_err();
+        let told = "it has 5 bytes, and of the 10 that all tools may say for one answer 4 are left; ask for less";
+        assert_eq!(why, format!("the result is too long: {told}"));
+        assert_eq!(room.taken(outcome("four", None)), Ok(outcome("four", None)));
+        room.taken(outcome("", None)).unwrap();
+        room.taken(outcome("x", None)).unwrap_err();
     }
 
     #[test]

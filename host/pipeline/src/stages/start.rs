@@ -12,6 +12,7 @@ use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::as_sent::{rename_param, rename_upstreams_param};
 use crate::stages::fit::{self, Fitted};
 use crate::stages::hold;
+use crate::stages::run_tools::ToolRoom;
 use crate::stages::sampling;
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use metrics::counter;
@@ -36,6 +37,8 @@ pub(crate) struct TurnPlan {
     pub(crate) tools: Vec<ServerTool>,
     pub(crate) model: Arc<Model>,
     pub(crate) seeds: Vec<u64>,
+    /// What the server's tools may say yet.
+    pub(super) room: ToolRoom,
     /// Of the whole answer, however many turns it takes.
     max_tokens: Option<u32>,
 }
@@ -71,7 +74,9 @@ impl Pipeline {
                     request = self.settled_beside(request, &mut source).await?;
                     let bound = length_bounds(&model, &request).output.map(|bound| bound.tokens);
                     let max_tokens = request.chat.max_tokens.or(bound);
-                    return Ok(Started { turn: TurnPlan { request, tools, model, seeds, max_tokens }, source });
+                    let room = ToolRoom::of(self.limits.max_tool_bytes);
+                    let turn = TurnPlan { request, tools, model, seeds, room, max_tokens };
+                    return Ok(Started { turn, source });
                 }
                 Err(reject) if may_try_another(&reject) => {
                     tracing::warn!(request = %request.cx.request_id, model = %model.name, "{reject}");
