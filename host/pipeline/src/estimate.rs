@@ -39,22 +39,28 @@ fn label_bytes(messages: &[Message]) -> usize {
         .sum()
 }
 
-/// Of what is neither text nor about calls, such as images.
-fn opaque_bytes(messages: &[Message]) -> usize {
-    let opaque = |part: &Part| if let Part::Opaque { body, .. } = part { json_bytes(body) } else { 0 };
-    messages.iter().flat_map(|message| &message.parts).map(opaque).sum()
+/// Of what is neither text nor about calls: images and the like, and what tools say for programs. No template writes it.
+fn unwritten_bytes(messages: &[Message]) -> usize {
+    let parts = messages.iter().flat_map(|message| &message.parts);
+    parts
+        .map(|part| match part {
+            Part::Opaque { body, .. } => json_bytes(body),
+            Part::ToolOutcome(outcome) => outcome.structured.as_ref().map_or(0, String::len),
+            _ => 0,
+        })
+        .sum()
 }
 
 /// Bytes of messages as a plugin is given them: with what is in them beside text.
 pub(crate) fn given_bytes(messages: &[Message]) -> usize {
-    messages_bytes(messages) + label_bytes(messages) + opaque_bytes(messages)
+    messages_bytes(messages) + label_bytes(messages) + unwritten_bytes(messages)
 }
 
 /// About how many bytes a plugin is given of a request: its messages, its tools and its parameters.
 pub(crate) fn told_bytes(chat: &Chat) -> usize {
-    let opaque = opaque_bytes(&chat.messages);
+    let unwritten = unwritten_bytes(&chat.messages);
     let params = chat.extra.iter().map(|(name, value)| name.len() + json_bytes(value));
-    rendered_bytes(chat, &[]) + opaque + params.sum::<usize>()
+    rendered_bytes(chat, &[]) + unwritten + params.sum::<usize>()
 }
 
 /// About how many bytes a template makes of a request and the server's tools `defs`.
@@ -134,6 +140,16 @@ mod tests {
         chat.extra.insert("more".into(), json!("x".repeat(1 << 20)));
         assert!(given_bytes(&chat.messages) > 1 << 20 && told_bytes(&chat) > 2 << 20);
         assert!(messages_bytes(&chat.messages) == 1 && rendered_bytes(&chat, &[]) < 1 << 10);
+    }
+
+    #[test]
+    fn what_a_tool_says_for_programs_counts_for_guards_and_for_no_template() {
+        let mut chat = chat(1, Vec::new());
+        let structured = Some(format!("[{}0]", "0,".repeat(1 << 19)));
+        let outcome = ToolOutcome { call_id: "c".into(), content: "y".into(), structured, is_error: false };
+        chat.messages[0].parts.push(Part::ToolOutcome(outcome));
+        assert!(given_bytes(&chat.messages) > 1 << 20 && told_bytes(&chat) > 1 << 20);
+        assert!(messages_bytes(&chat.messages) == 2 && rendered_bytes(&chat, &[]) < 1 << 10);
     }
 
     /// A template may write them.
