@@ -122,9 +122,9 @@ impl HttpAccess {
         Self { origins, grant, secrets, running }
     }
 
-    /// For the requests of one call.
-    fn places(&self, tenant: TenantId) -> Places {
-        Places::new(Arc::clone(&self.running), share_of(tenant))
+    /// For the requests of one call, whose instance could take so many bytes of bodies.
+    fn places(&self, tenant: TenantId, most_bytes: usize) -> Places {
+        Places::new(Arc::clone(&self.running), share_of(tenant), most_bytes)
     }
 
     /// Sends a request; answers without secrets. So much more of the answer is read than the guest gets that a secret across
@@ -150,7 +150,9 @@ impl HttpAccess {
         if !self.secrets.is_empty() {
             check_plain(&response)?;
         }
-        Ok(self.without_secrets(response, most))
+        let response = self.without_secrets(response, most);
+        // Before the place is another request's.
+        Ok(HttpResponse { body: places.keep(response.body)?, ..response })
     }
 
     /// The answer with so much of its body.
@@ -199,7 +201,8 @@ impl HostState {
             return refuse(CapabilityError::Invalid(format!("{count} requests at once; at most {MAX_AT_ONCE}")));
         }
         let checked: Vec<_> = requests.into_iter().map(|request| self.outgoing(&access, request)).collect();
-        let (access, places) = (&access, &access.places(self.tenant.clone()));
+        let most_bytes = self.blueprint.limits.memory_bytes;
+        let (access, places) = (&access, &access.places(self.tenant.clone(), most_bytes));
         let sends = checked.into_iter().map(|checked| async move { access.send(checked?, places).await });
         let answers = self.meter.waiting(futures_util::future::join_all(sends)).await;
         for answer in &answers {

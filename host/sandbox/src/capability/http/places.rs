@@ -1,9 +1,11 @@
 //! The places of one call's requests, which bound how many a plugin has at once. Tenants share them as they share instances
 //! ([`Slots`]): whoever asks a service that hangs leaves each of the others its share.
 //!
-//! Invariant: whoever keeps an answer's body has a place. What a request leaves is for the next one of its call, and is given
-//! back when the call has all its answers: else any number of calls, each with bodies, would wait for one slow answer.
+//! Invariant: each request that is on its way has a place, and so has each call that keeps bodies, of which it keeps no more
+//! bytes than its instance could take. What a request leaves is for the next one of its call, and is given back when the call
+//! has all its answers: else any number of calls, each with bodies, would wait for one slow answer.
 
+use crate::capability::CapabilityError;
 use crate::slots::{Slot, Slots};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -17,6 +19,9 @@ pub(super) struct Places {
     held: Mutex<Vec<Slot>>,
     /// How many of those no request has.
     free: Semaphore,
+    /// Bytes of bodies that the call may have.
+    most_bytes: usize,
+    kept_bytes: Mutex<usize>,
 }
 
 /// A request's place; dropped, it is another's of the same call.
@@ -29,9 +34,10 @@ impl Drop for Place<'_> {
 }
 
 impl Places {
-    /// Of a call by `owner`, which has none yet.
-    pub(super) fn new(slots: Arc<Slots>, owner: Owner) -> Self {
-        Self { slots, owner, held: Mutex::default(), free: Semaphore::new(0) }
+    /// Of a call by `owner`, which has none yet, and whose instance could take so many bytes of bodies.
+    pub(super) fn new(slots: Arc<Slots>, owner: Owner, most_bytes: usize) -> Self {
+        let (held, kept_bytes) = (Mutex::default(), Mutex::default());
+        Self { slots, owner, held, free: Semaphore::new(0), most_bytes, kept_bytes }
     }
 
     /// Waits for a place: one that its call has, or a new one, whichever is there first. Dropping the future gives up both.
@@ -46,6 +52,21 @@ impl Places {
         };
         self.held.lock().extend(slot);
         Some(Place(&self.free))
+    }
+
+    /// Keeps a body for the call, where its instance could take it beside the others.
+    pub(super) fn keep(&self, body: Vec<u8>) -> Result<Vec<u8>, CapabilityError> {
+        let mut kept_bytes = self.kept_bytes.lock();
+        let (all, most) = (kept_bytes.saturating_add(body.len()), self.most_bytes);
+        if all > most {
+            let message = format!(
+                "the bodies that one call of `http` brings have {all} bytes with this one; at most {most}, which is all that an \
+                 instance has (limits.memory_mib): ask for less, or for fewer at once"
+            );
+            return Err(CapabilityError::Invalid(message));
+        }
+        *kept_bytes = all;
+        Ok(body)
     }
 
     async fn slot(&self) -> Option<Slot> {
@@ -64,7 +85,7 @@ mod tests {
     use tidegate_types::TenantId;
 
     fn of(slots: &Arc<Slots>, tenant: &str) -> Places {
-        Places::new(slots.clone(), share_of(TenantId::new(tenant)))
+        Places::new(slots.clone(), share_of(TenantId::new(tenant)), 10)
     }
 
     #[tokio::test]
@@ -81,6 +102,16 @@ mod tests {
         drop(second);
         drop(call);
         assert!(of_next.now_or_never().flatten().is_some());
+    }
+
+    #[test]
+    fn a_call_keeps_no_more_bytes_than_its_instance_could_take() {
+        let call = of(&Slots::new(1), "a");
+        assert_eq!(call.keep(vec![1; 6]), Ok(vec![1; 6]));
+        let Err(CapabilityError::Invalid(why)) = call.keep(vec![1; 5]) else { panic!("11 of 10") };
+        assert!(why.contains("11 bytes with this one; at most 10, ") && why.contains("limits.memory_mib"), "{why}");
+        assert_eq!(call.keep(vec![1; 4]), Ok(vec![1; 4]), "what was not kept takes nothing");
+        assert!(call.keep(vec![1]).is_err());
     }
 
     #[tokio::test]

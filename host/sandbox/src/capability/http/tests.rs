@@ -1,6 +1,11 @@
 use super::blanks::BLANK;
 use super::bound::{Bound, MAX_SHOWN, origin};
 use super::*;
+use crate::blueprint::Blueprint;
+use crate::capability::Namespace;
+use crate::plugin::tests::{load, parts};
+use crate::sandbox::Snapshot;
+use crate::stage::Limits;
 
 /// Answers with that header, and with so much of that body as is asked for.
 struct Echo(&'static str, &'static str);
@@ -30,6 +35,9 @@ impl HttpOrigins for Encoded {
     }
 }
 
+/// Of bodies that a call may have.
+const MOST_BYTES: usize = 1000;
+
 /// Of a plugin that may send two requests at once.
 fn access(origins: impl HttpOrigins + 'static, secrets: &[&str]) -> HttpAccess {
     let grant = HttpGrant { concurrency: 2, ..HttpGrant::new(["https://a.example".to_owned()]) };
@@ -53,7 +61,7 @@ fn to(path: &str, response_bytes: usize) -> Outgoing {
 /// What a guest that may read so many bytes gets, also where its request has none of the secrets.
 async fn told(echo: Echo, secrets: &[&str], most: usize) -> HttpResponse {
     let access = access(echo, secrets);
-    access.send(to("/", most), &access.places(TenantId::new("a"))).await.unwrap()
+    access.send(to("/", most), &access.places(TenantId::new("a"), MOST_BYTES)).await.unwrap()
 }
 
 #[tokio::test]
@@ -93,9 +101,9 @@ async fn wherever_a_body_is_cut_nothing_of_a_secret_is_left_and_all_else_is() {
 #[tokio::test]
 async fn an_encoded_answer_to_a_plugin_with_a_secret_is_refused() {
     let [with, without] = [&["hunter22"][..], &[]].map(|secrets| access(Encoded, secrets));
-    let refused = with.send(to("/", 9), &with.places(TenantId::new("a"))).await;
+    let refused = with.send(to("/", 9), &with.places(TenantId::new("a"), MOST_BYTES)).await;
     assert!(matches!(refused, Err(CapabilityError::Unsupported(_))), "{refused:?}");
-    without.send(to("/", 9), &without.places(TenantId::new("a"))).await.unwrap();
+    without.send(to("/", 9), &without.places(TenantId::new("a"), MOST_BYTES)).await.unwrap();
     let plain = vec![("content-encoding".into(), "Identity".into())];
     check_plain(&HttpResponse { status: 200, headers: plain, body: Vec::new(), truncated: false }).unwrap();
 }
@@ -103,12 +111,40 @@ async fn an_encoded_answer_to_a_plugin_with_a_secret_is_refused() {
 #[tokio::test]
 async fn who_asks_a_service_that_hangs_leaves_others_their_share() {
     let access = access(Encoded, &[]);
-    let [greedy, other] = ["greedy", "other"].map(|tenant| access.places(TenantId::new(tenant)));
+    let [greedy, other] = ["greedy", "other"].map(|tenant| access.places(TenantId::new(tenant), MOST_BYTES));
     let all = (0..5).map(|_| access.send(to("/hangs", 9), &greedy));
     let mut hanging = Box::pin(futures_util::future::join_all(all));
     assert!(futures_util::poll!(&mut hanging).is_pending());
     assert_eq!(access.running.held(), 2, "all there are");
     assert_eq!(access.send(to("/", 9), &other).await.unwrap().status, 200);
+}
+
+/// They wait for each other in the host, whose memory nobody counts for them.
+#[tokio::test]
+async fn bodies_that_the_calls_instance_could_not_take_together_are_not_kept_for_it() {
+    let plugin = load(1, Snapshot::Never).unwrap();
+    let (core, blueprint) = parts(&plugin);
+    for (memory_bytes, num_kept) in [(14, 2), (15, 3), (4, 0)] {
+        let limits = Limits { memory_bytes, ..blueprint.limits.clone() };
+        let http = Some(Arc::new(access(Echo("", "12345"), &[])));
+        let blueprint = Arc::new(Blueprint { limits, http, ..Blueprint::clone(blueprint) });
+        let (tenant, kv, registry) = (TenantId::new("a"), core.config.kv.clone(), core.registry.clone());
+        let mut state = blueprint.serving_state(Namespace::of_tenant("p", tenant.clone()), kv, registry, tenant);
+        state.until = Instant::now() + Duration::from_secs(60);
+        let request = || wit::Request {
+            method: "GET".into(),
+            url: "https://a.example/".into(),
+            headers: Vec::new(),
+            secret_headers: Vec::new(),
+            body: Vec::new(),
+            timeout_ms: 0,
+        };
+        let answers = wit::Host::send_all(&mut state, (0..3).map(|_| request()).collect()).await.unwrap();
+        assert!(answers[..num_kept].iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.body == b"12345")));
+        for answer in &answers[num_kept..] {
+            assert!(matches!(answer, Err(wit::Error::InvalidInput(_))), "{memory_bytes}: {answer:?}");
+        }
+    }
 }
 
 /// Which of three it was is what its author and its operator have to know.
@@ -131,7 +167,7 @@ async fn who_has_no_answer_in_time_is_told_of_whom_how_long_and_what_says_so() {
     ] {
         let Outgoing { request, .. } = to("/hangs", 9);
         let outgoing = Outgoing { request: HttpRequest { timeout: ms(20), ..request }, bound };
-        let late = access.send(outgoing, &access.places(TenantId::new("a"))).await.unwrap_err();
+        let late = access.send(outgoing, &access.places(TenantId::new("a"), MOST_BYTES)).await.unwrap_err();
         assert_eq!(late.to_string(), format!("timeout: https://a.example has not answered in 20 ms, {why}"));
     }
 }
