@@ -163,6 +163,16 @@ pub enum LoadCause {
         /// The stages that see content.
         stages: String,
     },
+    /// It sees no content, but reads what those that do may have kept, and imports `http`.
+    #[error(
+        "it reads what other plugins keep in `vectors` ({collections}), which may be what callers write, and imports \
+         `tidegate:plugin/http@0.1.0`: that could leave this machine; to allow it, add `content = true` to the stage's \
+         [pipeline.stage.grants]"
+    )]
+    KeptContentLeaves {
+        /// The collections that it is granted.
+        collections: String,
+    },
     /// What a grant names is not there, or cannot be used.
     #[error("grant `{capability}`: {message}")]
     Grant {

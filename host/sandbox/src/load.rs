@@ -47,7 +47,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     if let Some(wanted) = &spec.stages {
         select_stages(&mut stages, wanted)?;
     }
-    check_content(&used, &stages, &spec.grants)?;
+    check_content(&used, &stages.kinds(), &spec.grants)?;
     let opened = Opened::open(core, &spec, &used)?;
     let (bytes, wanted) = (spec.component.clone(), spec.snapshot);
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
@@ -151,11 +151,23 @@ fn open_documents(core: &Core, plugin: &str, mounts: &BTreeMap<String, PathBuf>)
     }
 }
 
-/// A stage that sees content and may reach out is a way out for what callers write: that is granted by name.
-fn check_content(used: &BTreeSet<&'static str>, stages: &StageIndices, grants: &Grants) -> Result<(), LoadCause> {
-    let seeing: Vec<StageKind> = stages.kinds().into_iter().filter(|kind| kind.sees_content()).collect();
-    if used.contains("http") && !grants.content && !seeing.is_empty() {
+/// A stage that may reach out, and sees content or reads collections into which stages that see it may put it, is a way out for
+/// what callers write: that is granted by name. Collections are the owner's, and not the plugin's.
+fn check_content(
+    used: &BTreeSet<&'static str>,
+    stages: &BTreeSet<StageKind>,
+    grants: &Grants,
+) -> Result<(), LoadCause> {
+    if !used.contains("http") || grants.content {
+        return Ok(());
+    }
+    let seeing: Vec<StageKind> = stages.iter().copied().filter(|kind| kind.sees_content()).collect();
+    if !seeing.is_empty() {
         return Err(LoadCause::ContentLeaves { stages: list(seeing) });
+    }
+    if used.contains("vectors") {
+        let collections = grants.vectors.keys().cloned().collect::<Vec<_>>().join(", ");
+        return Err(LoadCause::KeptContentLeaves { collections });
     }
     Ok(())
 }
@@ -407,6 +419,7 @@ mod tests {
     use super::*;
     use crate::capability::{Collection, VectorEntry};
     use crate::plugin::tests::parts;
+    use crate::stage::VectorAccess;
 
     #[tokio::test]
     async fn what_is_put_into_a_collection_while_a_plugin_is_tried_is_thrown_away() {
@@ -419,6 +432,31 @@ mod tests {
         for (store, found) in [(&state.blueprint.vectors, 1), (&core.config.vectors, 0)] {
             assert_eq!(store.search(&collection, vec![1.0], 9, Vec::new()).await.unwrap().len(), found);
         }
+    }
+
+    /// A guard may put there what it sees.
+    #[test]
+    fn who_reaches_out_and_reads_a_collection_needs_the_grant_of_content_though_it_sees_none_itself() {
+        let check = |used: &[&'static str], stage, content| {
+            let vectors = [("notes", VectorAccess::Read), ("books", VectorAccess::Write)];
+            let vectors = vectors.map(|(name, access)| (name.to_owned(), access)).into();
+            let used = used.iter().copied().collect();
+            check_content(&used, &[stage].into(), &Grants { content, vectors, ..Grants::default() })
+        };
+        let refused = check(&["http", "vectors"], StageKind::Observer, false).unwrap_err();
+        assert_eq!(refused, LoadCause::KeptContentLeaves { collections: "books, notes".into() });
+        assert!(refused.to_string().contains("books, notes") && refused.to_string().contains("`content = true`"));
+        for (used, stage, content) in [
+            (&["http", "vectors"][..], StageKind::Observer, true),
+            (&["http"], StageKind::Observer, false),
+            (&["vectors"], StageKind::Observer, false),
+            (&["models", "vectors"], StageKind::PromptGuard, false),
+            (&["http", "vectors"], StageKind::PromptGuard, true),
+        ] {
+            assert_eq!(check(used, stage, content), Ok(()), "{used:?} {stage:?}");
+        }
+        let sees = check(&["http", "vectors"], StageKind::PromptGuard, false).unwrap_err();
+        assert!(matches!(sees, LoadCause::ContentLeaves { .. }), "{sees}");
     }
 
     #[test]

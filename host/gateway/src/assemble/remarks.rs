@@ -100,7 +100,8 @@ fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sends_secrets: b
         ("kv_kib", grants.kv_kib.is_some(), used.contains("kv")),
         ("documents", !grants.documents.is_empty(), used.contains("documents")),
         ("http", grants.http.is_some(), http),
-        ("content", grants.content, (http || used.contains("models")) && sees),
+        // By itself, or where others keep it in a collection.
+        ("content", grants.content, (http || used.contains("models")) && sees || http && used.contains("vectors")),
         // They are filled into requests, whether or not their names are asked for. Whose descriptor lacks them is told to mend
         // that, and not that they can go.
         ("secrets", !grants.secrets.is_empty(), http || sends_secrets && used.contains("secrets")),
@@ -153,5 +154,14 @@ mod tests {
                 told.iter().map(|what| format!("MAY SEND WHAT GUARDS SAY THAT THEY FIND{what}")).collect();
             assert_eq!(leaving(&grants(&granted), &used, &models, false, shares_kv), told, "{granted}");
         }
+    }
+
+    #[test]
+    fn the_grant_of_content_counts_for_an_observer_that_reads_a_collection_and_reaches_out() {
+        let granted =
+            grants("content = true\nhttp = { origins = [\"https://a.example\"] }\nvectors = { notes = \"read\" }\n");
+        let unused = |used: &[&'static str]| super::unused(&granted, &used.iter().copied().collect(), false, false);
+        assert!(unused(&["http", "vectors"]).is_empty());
+        assert_eq!(unused(&["http"]), ["content", "vectors"]);
     }
 }

@@ -17,7 +17,8 @@ pub struct Grants {
     pub documents: BTreeMap<String, PathBuf>,
     /// Outbound HTTP.
     pub http: Option<HttpGrant>,
-    /// A stage that sees content may have `http` as well: what callers write can then leave the machine.
+    /// A stage that sees content, or reads `vectors` where others may keep it, may have `http` as well: what callers write can then
+    /// leave the machine.
     pub content: bool,
     /// Secrets that the host fills into requests, by the name that the guest knows.
     pub secrets: BTreeMap<String, SecretGrant>,
