@@ -236,6 +236,7 @@ pub(crate) mod tests {
         for _ in 0..1_000 {
             pace.saw(true);
             assert_eq!(pace.wait(longest), Some(TICK), "it goes on");
+            assert!(pace.wait(longest) <= Some(Duration::from_millis(1)), "a limit holds to the millisecond");
         }
         pace.saw(false);
         assert_eq!(pace.wait(longest), Some(LOOK));

@@ -212,6 +212,18 @@ mod tests {
     use crate::stage::{Grants, ModelGrant};
     use tidegate_types::TenantId;
 
+    #[test]
+    fn so_many_texts_of_so_many_bytes_are_asked_about_at_once_at_most() {
+        let asked = |texts: usize, bytes: usize| bounded(vec!["a".repeat(bytes); texts]).map(|texts| texts.len());
+        assert_eq!(asked(256, MAX_TEXT_BYTES / 256), Ok(MAX_TEXTS));
+        for (texts, bytes, refused) in
+            [(257, 0, "257 texts of 0 bytes"), (1, (1 << 20) + 1, "1 texts of 1048577 bytes")]
+        {
+            let why = format!("{refused}; at most 256 of 1048576");
+            assert_eq!(asked(texts, bytes), Err(CapabilityError::Invalid(why)));
+        }
+    }
+
     /// A message with an image that is there.
     fn image(url: &str) -> wit_types::MessageResult {
         let body = serde_json::json!({"type": "image_url", "image_url": {"url": url}}).to_string();

@@ -263,6 +263,15 @@ mod tests {
     }
 
     #[test]
+    fn so_many_are_put_at_once_at_most() {
+        let entry = |at: usize| wit::Entry { id: at.to_string(), vector: vec![1.0], payload: Vec::new() };
+        let put = |entries: usize| check_entries((0..entries).map(entry).collect()).map(|entries| entries.len());
+        assert_eq!(put(MAX_ENTRIES), Ok(256));
+        let refused = put(MAX_ENTRIES + 1).unwrap_err();
+        assert_eq!(refused, CapabilityError::Invalid("257 entries at once; at most 256".into()));
+    }
+
+    #[test]
     fn so_many_are_deleted_at_once_at_most() {
         let delete = |ids: usize| check_deleted(&vec![String::new(); ids]);
         delete(MAX_DELETED).unwrap();

@@ -227,3 +227,24 @@ fn headers_of_the_connection_are_the_hosts() {
     let many: Vec<_> = (0..65).flat_map(|_| header("x")).collect();
     assert!(check_headers(&many).is_err());
 }
+
+#[test]
+fn a_url_and_a_body_have_so_many_bytes_at_most() {
+    let plugin = load(1, Snapshot::Never).unwrap();
+    let (core, blueprint) = parts(&plugin);
+    let (tenant, kv, registry) = (TenantId::new("a"), core.config.kv.clone(), core.registry.clone());
+    let state = blueprint.serving_state(Namespace::of_tenant("p", tenant.clone()), kv, registry, tenant);
+    let grant = HttpGrant { request_bytes: 100, ..HttpGrant::new(["https://a.example".to_owned()]) };
+    let access = HttpAccess::new(Arc::new(Encoded), grant, []);
+    let outgoing = |url_bytes: usize, body_bytes: usize| {
+        let (method, url, body) = ("POST".into(), "u".repeat(url_bytes), vec![0; body_bytes]);
+        let request =
+            wit::Request { method, url, headers: Vec::new(), secret_headers: Vec::new(), body, timeout_ms: 0 };
+        state.outgoing(&access, request).map(|outgoing| outgoing.request.body.len())
+    };
+    assert_eq!(outgoing(MAX_URL_BYTES, 100), Ok(100));
+    for (url_bytes, body_bytes) in [(MAX_URL_BYTES + 1, 0), (1, 101)] {
+        let why = "a URL has at most 8192 bytes, a body at most 100 (http.request_kib)";
+        assert_eq!(outgoing(url_bytes, body_bytes), Err(CapabilityError::Invalid(why.into())));
+    }
+}
