@@ -1,6 +1,6 @@
 //! What is refused at load, and what the operator reads then.
 
-use crate::support::{guest, load, shared, small, spec};
+use crate::support::{guest, load, saying, shared, small, spec};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_sandbox::capability::{DocumentStore, Documents};
 use tidegate_sandbox::stage::{Grants, Limits, StageKind};
-use tidegate_sandbox::{LoadCause, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_sandbox::{LoadCause, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 
 fn refused(spec: PluginSpec) -> LoadCause {
     match shared().load(spec) {
@@ -43,14 +43,10 @@ fn an_ungranted_import_is_refused_by_name_with_the_line_that_grants_it() {
 /// Whatever the operator grants: the manifest says what a plugin is for.
 #[test]
 fn an_import_that_the_manifest_gives_no_reason_for_is_refused() {
-    let component = guest("remembers");
-    let (asked, other) = (br#"{"name":"kv""#, br#"{"name":"xv""#);
-    let at = component.windows(asked.len()).position(|bytes| bytes == asked).unwrap();
-    let mut changed = component.clone();
-    changed[at..at + other.len()].copy_from_slice(other);
+    let changed = saying("remembers", r#"{"name":"kv""#, r#"{"name":"xv""#);
     let grants = Grants { kv_bytes: Some(1 << 20), ..Grants::default() };
     let load = |component| PluginSpec { grants: grants.clone(), ..PluginSpec::new("remembers", component) };
-    shared().load(load(component)).unwrap();
+    shared().load(load(guest("remembers"))).unwrap();
     let cause = refused(load(changed));
     let named = |message: &str| message == "it imports `kv` and does not say why";
     assert!(
@@ -163,6 +159,25 @@ fn a_mount_that_its_component_cannot_read_is_not_looked_for_and_keeps_no_plugin_
     let spec = PluginSpec { grants: Grants { documents, ..Grants::default() }, ..spec("honest") };
     let first = sandbox.load_or_reuse(spec.clone()).unwrap();
     assert!(Arc::ptr_eq(&first, &sandbox.load_or_reuse(spec).unwrap()));
+}
+
+/// It reaches nothing: that it may decide otherwise on the same is all that there is against it.
+#[test]
+fn what_is_not_deterministic_is_neither_shared_nor_made_alike() {
+    let other = saying("watches", r#","stream":{"holdback-bytes":4096}"#, r#","deterministic":false"#);
+    let [alike, other] = [guest("watches"), other].map(Arc::<[u8]>::from);
+    let load = |component: &Arc<[u8]>, is_shared, snapshot| {
+        let spec = PluginSpec { component: component.clone(), shared: is_shared, snapshot, ..spec("watches") };
+        shared().load(spec).map(|plugin| plugin.starts_configured()).map_err(|refused| refused.cause)
+    };
+    for (is_shared, snapshot, expected) in [
+        (true, Snapshot::Never, Err(LoadCause::Shared)),
+        (false, Snapshot::Asked, Err(LoadCause::Snapshot)),
+        (false, Snapshot::WhereSound, Ok(false)),
+    ] {
+        assert_eq!(load(&alike, is_shared, snapshot), Ok(snapshot != Snapshot::Never), "{is_shared} {snapshot:?}");
+        assert_eq!(load(&other, is_shared, snapshot), expected, "{is_shared} {snapshot:?}");
+    }
 }
 
 /// As a folder of another machine that is away.

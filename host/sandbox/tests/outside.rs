@@ -221,6 +221,9 @@ async fn models_are_asked_by_alias_as_the_tenants_work() {
     let behind = plugin.call_tool(&CallContext { hops: 3, ..by("acme") }, &call).await.unwrap().content;
     assert!(reply.contains("by 0 gateways") && behind.contains("by 3 gateways"), "{behind}");
     is(run(&plugin, "acme", "embed", "tiny abc").await, "denied");
+    for function in ["embed", "classify"] {
+        is(run(&plugin, "acme", function, &format!("small{}", " a".repeat(257))).await, "invalid-input");
+    }
 }
 
 #[tokio::test]
@@ -232,6 +235,7 @@ async fn vectors_are_the_tenants_own_and_written_where_that_is_granted() {
     assert_eq!(run(&plugin, "globex", "search", "notes 1 0.2").await.unwrap(), "");
     assert_eq!(run(&plugin, "acme", "search", "books 1 0.2").await.unwrap(), "");
     is(run(&plugin, "acme", "put", "books a 1 0").await, "denied");
+    is(run(&plugin, "acme", "forget", "books a").await, "denied");
     is(run(&plugin, "acme", "search", "others 1 0").await, "denied");
     is(run(&plugin, "acme", "put", "notes a 0 0").await, "invalid-input");
     is(run(&plugin, "acme", "put", "notes a 1 0 0").await, "invalid-input");

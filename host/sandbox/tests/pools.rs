@@ -1,12 +1,14 @@
 //! Who gets an instance: reuse, replacement, bounds, and that no instance crosses a tenant.
 
-use crate::support::{by, ctx, inspect, load, small, spec};
+use crate::support::{by, ctx, guest, inspect, load, small, spec};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use tidegate_sandbox::stage::{Action, CallContext, CallError, Limits, Verdict};
+use tidegate_sandbox::stage::{
+    Action, CallContext, CallError, Grants, HttpGrant, Limits, SecretGrant, StageKind, Verdict,
+};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot, StreamPool};
 use tidegate_types::{Part, ProjectId, Retention};
 use tokio::task::JoinHandle;
@@ -470,6 +472,41 @@ async fn a_plugin_that_is_loaded_the_same_way_again_has_its_warm_instances() {
     drop((first, again));
     let fresh = sandbox.load_or_reuse(spec()).unwrap();
     assert_eq!(nth_call(&fresh, "a").await, 1, "nobody kept it");
+}
+
+/// A plugin that may do less since the config was changed is another; so it is in all that a spec says.
+#[test]
+fn a_plugin_that_is_loaded_in_any_other_way_is_another() {
+    let sandbox = sandbox(|_| ());
+    let http =
+        |origins: &[&str]| Some(HttpGrant::new(origins.iter().map(|origin| format!("https://{origin}.example"))));
+    let secrets =
+        |values: [&str; 2]| ["a", "b"].into_iter().map(str::to_owned).zip(values.map(SecretGrant::new)).collect();
+    let grants = Grants { http: http(&["a", "b"]), secrets: secrets(["hunter", "22"]), ..Grants::default() };
+    let stages = |kinds: &[StageKind]| Some(kinds.to_vec());
+    let both = stages(&[StageKind::PromptGuard, StageKind::StreamGuard]);
+    let spec = || PluginSpec { grants: grants.clone(), stages: both.clone(), ..spec("honest") };
+    let load = |spec: &PluginSpec| sandbox.load_or_reuse(spec.clone()).unwrap();
+    let first = load(&spec());
+    for (what, other) in [
+        ("name", PluginSpec { name: "other".into(), ..spec() }),
+        ("component", PluginSpec { component: guest("lies").into(), ..spec() }),
+        ("config", PluginSpec { config: serde_json::json!({"a": 1}), ..spec() }),
+        ("an origin", PluginSpec { grants: Grants { http: http(&["b"]), ..grants.clone() }, ..spec() }),
+        ("a secret", PluginSpec { grants: Grants { secrets: secrets(["hunter", "23"]), ..grants.clone() }, ..spec() }),
+        (
+            "whose it is",
+            PluginSpec { grants: Grants { secrets: secrets(["hunter2", "2"]), ..grants.clone() }, ..spec() },
+        ),
+        ("limits", PluginSpec { limits: Limits { instances: 3, ..spec().limits }, ..spec() }),
+        ("stages", PluginSpec { stages: stages(&[StageKind::StreamGuard]), ..spec() }),
+        ("shared", PluginSpec { shared: true, ..spec() }),
+        ("snapshot", PluginSpec { snapshot: Snapshot::Asked, ..spec() }),
+    ] {
+        let loaded = load(&other);
+        assert!(!Arc::ptr_eq(&loaded, &first), "{what}");
+        assert!(Arc::ptr_eq(&loaded, &load(&other)) && Arc::ptr_eq(&first, &load(&spec())), "{what}");
+    }
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ fn guest() -> std::path::PathBuf {
 }
 
 /// The guest as a prompt guard that asks `url`, with what it imports granted.
-fn guarded_by(url: &str, grants: &str, more: &str) -> String {
+pub(crate) fn guarded_by(url: &str, grants: &str, more: &str) -> String {
     format!(
         "[[pipeline.stage]]\nplugin = \"reaches\"\nfile = \"{}\"\nstages = [\"prompt-guard\"]\n\
          config = {{ url = \"{url}\" }}\n[pipeline.stage.limits]\nwall_ms = 20000\n\

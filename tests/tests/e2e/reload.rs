@@ -3,6 +3,7 @@
 mod stalled;
 
 use crate::one_read;
+use crate::outside::guarded_by;
 use crate::usage::Gate;
 use base64::Engine;
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tidegate::config::Config;
 use tidegate_tests::postgres::Database;
-use tidegate_tests::stand_in::{StandIn, completion};
+use tidegate_tests::stand_in::{Said, StandIn, completion};
 use tidegate_tests::{Gateway, ask, collect, finish_reason, joined, with_model};
 use tokio::sync::Semaphore;
 
@@ -143,6 +144,29 @@ async fn a_plugins_file_that_was_spoilt_is_refused_and_what_was_read_of_it_goes_
     }
     std::fs::write(files.path("guard.wasm"), &good).unwrap();
     assert_eq!(reload(&gateway).await.0, 200);
+}
+
+/// All else of it is as it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_that_is_granted_no_more_is_denied_to_a_plugin_that_runs() {
+    let [service, other] =
+        [StandIn::start(|_, _| Said::raw(200, "")).await, StandIn::start(|_, _| Said::raw(200, "")).await];
+    let one = other.http_grant();
+    let both = one.replace(&other.origin(), &format!("{}\", \"{}", other.origin(), service.origin()));
+    // Where there are two, a secret says whose it is.
+    let placed = format!("key = {{ env = \"PATH\", origins = [\"{}\"] }}", other.origin());
+    let config = |grant: &str| {
+        let guard = guarded_by(&format!("{}/check", service.origin()), grant, "");
+        guard.replace("wall_ms = 20000", "wall_ms = 20000\ncpu_ms = 5000").replace("key = \"PATH\"", &placed)
+    };
+    let files = Files::new();
+    files.write(&config(&both));
+    let gateway = files.start().await;
+    assert_eq!((status(&gateway, "Hello!").await, service.asked("/check").len()), (200, 1));
+    files.write(&config(&one));
+    let (taken, facts) = reload(&gateway).await;
+    assert_eq!(taken, 200, "{facts}");
+    assert_eq!((status(&gateway, "Hello!").await, service.asked("/check").len()), (503, 1));
 }
 
 /// The model says the words that the old guard replaces and the new one blocks only when the reload has been answered.
