@@ -43,7 +43,7 @@ pub(crate) fn failures(name: &str, kind: &str, case: &str) -> String {
 }
 
 /// What a counter of a plugin stands at; 0 where it was never counted.
-async fn count(gateway: &Gateway, counter: &str, name: &str) -> u64 {
+pub(crate) async fn count(gateway: &Gateway, counter: &str, name: &str) -> u64 {
     let start = format!("{counter}{{plugin=\"{name}\"}} ");
     let text = metrics(gateway).await;
     text.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |value| value.parse().unwrap())

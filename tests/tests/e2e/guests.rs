@@ -1,5 +1,6 @@
 //! Plugins that misbehave, on the path of real requests: the request ends as `on_error` says, others go on.
 
+use crate::failing::count;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,6 +53,18 @@ async fn a_closed_stage_that_fails_ends_its_request_and_no_other() {
         if guest != "recurses" {
             assert_eq!(gateway.chat(ask("Hello!")).await.status, 200, "{guest} serves again");
         }
+    }
+}
+
+/// What it has used up is its own stack: the guard before it, which answers in the model's place, goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_guest_that_recurses_who_does_not_come_to_it_is_answered() {
+    let stages = named("honest-before", "honest", "closed", 16) + &named("recurses-behind", "recurses", "closed", 16);
+    let gateway = Gateway::start(&stages).await;
+    for times in 1..3 {
+        assert_eq!(gateway.chat(ask("x")).await.status, 503);
+        assert_eq!(failures(&gateway, "recurses-behind").await, [format!("\"trap\"}} {times}")]);
+        assert_eq!(gateway.chat(ask("respond")).await.text(), "from the guard");
     }
 }
 
@@ -119,11 +132,15 @@ async fn what_a_passage_makes_a_guard_do_to_a_whole_prompt_is_passed_over() {
     assert!(asked.contains("a.txt] param"), "{asked}");
 }
 
-/// More lines than its budget are cut off, and the call goes on.
+/// More lines than its budget are cut off and counted, and the call goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_floods_the_log_is_heard_no_more_and_its_request_goes_on() {
-    let gateway = Gateway::start(&pipeline("floods", "closed")).await;
+    let gateway = Gateway::start(&named("floods-heard", "floods", "closed", 16)).await;
+    let dropped = async || count(&gateway, "tidegate_plugin_log_lines_dropped_total", "floods-heard").await;
+    let before = dropped().await;
     assert_eq!(gateway.chat(ask("5000")).await.status, 200);
+    // Each has 101 bytes, and two more by its escape.
+    assert_eq!(dropped().await - before, 5000 - (16 << 10) / 103);
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
 }
 
