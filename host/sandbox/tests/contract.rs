@@ -1,7 +1,10 @@
 //! Results that break the contract: each is refused, with words that say how, and never turned into a smaller result.
 
-use crate::support::{ctx, inspect, load, user, window};
-use tidegate_sandbox::stage::{Action, CallError, Candidate, Edit, Inspection, Query, RouteRequest, WindowAction};
+use crate::support::{ctx, inspect, load, saying, shared, spec, user, window};
+use tidegate_sandbox::PluginSpec;
+use tidegate_sandbox::stage::{
+    Action, CallError, Candidate, Edit, Exchange, Inspection, Output, Query, Question, RouteRequest, WindowAction,
+};
 use tidegate_types::{Message, RequestId, Role, ToolCall};
 
 #[track_caller]
@@ -103,6 +106,15 @@ async fn an_inspection_never_touches_what_was_sent() {
 }
 
 #[tokio::test]
+async fn who_says_that_it_changes_nothing_redacts_nothing() {
+    let component = saying("honest", r#","stream":{"holdback-bytes":64}"#, r#","mutates":false"#).into();
+    let plugin = shared().load(PluginSpec { component, ..spec("honest") }).unwrap();
+    let redacted = plugin.inspect_window(&ctx(), &[], window("####", 0)).await;
+    says(redacted, "it redacts, but its descriptor says `\"mutates\": false`");
+    plugin.inspect_window(&ctx(), &[], window("hello", 0)).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_watermark_inside_a_character_is_lowered_to_its_start() {
     let plugin = load("lies");
     let inspection = plugin.inspect_window(&ctx(), &[], window("aü watermark-inside", 0)).await.unwrap();
@@ -174,4 +186,35 @@ async fn chunks_are_no_more_than_asked_for_and_have_ids_of_their_own() {
     ] {
         says(plugin.retrieve(&ctx(), &Query { text: lie.into(), top_k: 2 }).await, part);
     }
+}
+
+/// Its choices are as many as were asked for: none comes, and none goes.
+#[tokio::test]
+async fn an_answer_is_changed_within_its_choices_only() {
+    let plugin = load("lies");
+    for lie in ["put: one", "drop: all"] {
+        let choices = [("m0", lie), ("m1", "more")].map(|(id, text)| Message::text(id, Role::Assistant, text));
+        let output = Output { choices: &choices, finish_reasons: &["stop", "stop"], usage: None, attrs: &[] };
+        let inspected = plugin.inspect_output(&ctx(), output).await;
+        says(inspected, "an answer's edits are `replace-text` and `set-arguments` only");
+    }
+}
+
+#[tokio::test]
+async fn what_is_remembered_is_no_more_than_asked_for_and_has_ids_of_its_own() {
+    let plugin = load("lies");
+    let recall = async |text: &str| plugin.recall(&ctx(), Question { text, limit: 3 }).await;
+    let remember = async |text: &str| plugin.remember(&ctx(), Exchange { messages: &user(text), attrs: &[] }).await;
+    says(recall("many").await, "4 items; at most 3");
+    says(remember("many").await, "257 items; at most 256");
+    for (lie, part) in [
+        ("empty", "the id `` of an item is empty or there twice"),
+        ("twice", "the id `a` of an item is empty or there twice"),
+        ("score", "the score of item `a` is not a number"),
+    ] {
+        says(recall(lie).await, part);
+        says(remember(lie).await, part);
+    }
+    assert_eq!((recall("the truth").await.unwrap().len(), remember("the truth").await.unwrap().len()), (3, 256));
+    says(plugin.forget(&ctx(), &["a", "b"]).await, "it forgot 3 items of 2");
 }

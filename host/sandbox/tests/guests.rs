@@ -10,7 +10,8 @@ use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
 use tidegate_types::ToolCall;
 
 /// A guest, what it is asked, and what becomes of that: words of the answer, or of the error.
-const RUN: [(&str, &str, &str); 19] = [
+const RUN: [(&str, &str, &str); 21] = [
+    ("balks", "balk", "trapped"),
     ("bloats", "2", "passed more than output_bytes = 1048576 bytes"),
     ("conceals", "https://a.example/x", "does not name `secrets` among its `capabilities`"),
     ("dawdles", "5", "Allow"),
@@ -23,6 +24,7 @@ const RUN: [(&str, &str, &str); 19] = [
     ("misdescribes", "", "`describe` failed"),
     ("mumbles", "", "its descriptor is wrong"),
     ("panics", "panic", "trapped"),
+    ("ponders", "", "`describe` failed: plugin `ponders` did not start within 1s of cpu time"),
     ("reaches", "get https://a.example/x", "200 GET https://a.example/x"),
     ("recurses", "", "trapped"),
     ("remembers", "tea", "[]"),

@@ -3,9 +3,10 @@
 
 use crate::frozen::summary;
 use crate::support::{by, ctx, inspect, load, logged, shared, small, spec};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-use tidegate_sandbox::stage::{Action, CallError, Limits, StageKind, Verdict};
-use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_sandbox::stage::{Action, CallError, Grants, Limits, StageKind, Verdict};
+use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 
 /// The guest with limits of its own.
 fn limited(name: &str, limits: impl FnOnce(&mut Limits)) -> std::sync::Arc<Plugin> {
@@ -55,7 +56,8 @@ async fn each_kind_of_stage_has_its_own_cpu_time() {
 #[tokio::test]
 async fn an_endless_loop_ends_within_10_ms_of_its_deadline_more_often_than_not_and_seldom_past_a_quarter_second() {
     let late = |all: &[Duration]| all.iter().filter(|over| **over >= Duration::from_millis(250)).count();
-    for (limit_ms, rounds) in [(20, 10), (100, 5), (500, 3)] {
+    // The others are whole ticks of a coarser clock, too.
+    for (limit_ms, rounds) in [(20, 10), (43, 10), (100, 5), (500, 3)] {
         let limit = Duration::from_millis(limit_ms);
         let plugin = limited("loops", |limits| limits.cpu = limit);
         let (mut median, mut all) = (Duration::MAX, Vec::new());
@@ -240,13 +242,69 @@ async fn a_flood_of_log_lines_is_cut_off_and_the_call_goes_on() {
     assert!(log.iter().any(|line| line.contains("841 log lines of 86623 bytes are over")), "{:?}", log.last());
 }
 
+/// What a plugin may use up of CPU time outside of calls, here.
+const START: Duration = Duration::from_millis(100);
+
+/// Where nothing but the guest that is asked runs: another one would keep the sandbox's clock going.
+fn alone() -> Sandbox {
+    Sandbox::new(SandboxConfig { configure_cpu: START, ..small() }).unwrap()
+}
+
+/// What came of work on a thread of its own: a guest that nobody ends fails its test and does not hold it.
+fn ended<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tell.send(runtime.block_on(work))
+    });
+    told.recv_timeout(Duration::from_secs(120)).expect("the guest is ended")
+}
+
+/// Why it does not load; others do then, and serve.
+fn refused(sandbox: &Sandbox, spec: PluginSpec) -> LoadCause {
+    let own = sandbox.clone();
+    let refused = ended(async move { own.load(spec).map(drop) }).unwrap_err().cause;
+    serves_another(sandbox);
+    refused
+}
+
+fn serves_another(sandbox: &Sandbox) {
+    let plugin = sandbox.load(spec("loops")).unwrap();
+    ended(async move { allows(&plugin, "go on").await });
+}
+
 #[test]
-fn a_configure_that_never_ends_refuses_the_load() {
-    let config = SandboxConfig { configure_cpu: Duration::from_millis(30), ..small() };
-    let sandbox = Sandbox::new(config).unwrap();
-    let spec = PluginSpec { config: serde_json::json!({"spin": true}), ..spec("honest") };
-    let cause = sandbox.load(spec).unwrap_err().cause;
-    assert!(matches!(&cause, LoadCause::Configure(why) if why.contains("30ms of cpu time")), "{cause}");
+fn a_configure_that_never_ends_refuses_the_load_whether_a_snapshot_is_taken_or_not() {
+    let sandbox = alone();
+    for snapshot in [Snapshot::Never, Snapshot::WhereSound, Snapshot::Asked] {
+        let cause =
+            refused(&sandbox, PluginSpec { config: serde_json::json!({"spin": true}), snapshot, ..spec("honest") });
+        let why = "plugin `honest` did not start within 100ms of cpu time";
+        assert!(matches!(&cause, LoadCause::Configure(said) if said.contains(why)), "{snapshot:?}: {cause}");
+    }
+}
+
+#[test]
+fn a_describe_that_never_ends_refuses_the_load() {
+    let cause = refused(&alone(), spec("ponders"));
+    let why = "plugin `ponders` did not start within 100ms of cpu time";
+    assert!(matches!(&cause, LoadCause::Describe(said) if said.contains(why)), "{cause}");
+}
+
+/// It has shown nothing of that when it was loaded.
+#[test]
+fn a_configure_that_never_ends_for_one_tenant_ends_that_tenants_calls() {
+    let sandbox = alone();
+    let grants = Grants { kv_bytes: Some(1 << 10), ..Grants::default() };
+    let plugin = sandbox.load(PluginSpec { grants, ..spec("balks") }).unwrap();
+    let (trapped, error, other) = ended(async move {
+        let ask = async |tenant, text| inspect(&plugin, &by(tenant), text).await;
+        (ask("a", "balk").await, ask("a", "go on").await, ask("b", "go on").await)
+    });
+    assert!(matches!(trapped, Err(CallError::Trap { .. })), "{trapped:?}");
+    assert_eq!(error, Err(CallError::Start { plugin: "balks".into(), clock: "cpu", limit: START }));
+    assert_eq!(other.map(|verdict| verdict.action), Ok(Action::Allow));
+    serves_another(&sandbox);
 }
 
 /// What a prompt of many finds costs a guard of the SDK: for sixteen times as many, sixteen times as much, where their square

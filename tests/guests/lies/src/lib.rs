@@ -11,13 +11,17 @@ wit_bindgen::generate!({
             include tidegate:plugin/router-plugin@0.1.0;
             include tidegate:plugin/tool-plugin@0.1.0;
             include tidegate:plugin/retriever-plugin@0.1.0;
+            include tidegate:plugin/output-guard-plugin@0.1.0;
+            include tidegate:plugin/memory-plugin@0.1.0;
         }
     ",
     world: "guests:lies/lies",
     generate_all,
 });
 
-use exports::tidegate::plugin::{prompt_guard, retriever, router, stream_guard, tool_provider};
+use exports::tidegate::plugin::{memory, output_guard, prompt_guard, retriever, router, stream_guard, tool_provider};
+use memory::{Exchange, Item, Question};
+use output_guard::Output;
 use prompt_guard::Prompt;
 use retriever::{Chunk, Query};
 use router::{Candidate, Decision, Request};
@@ -33,10 +37,7 @@ kit::meta!(Component, "lies");
 
 impl prompt_guard::Guest for Component {
     fn inspect_prompt(_: Context, prompt: Prompt) -> Result<Verdict, Error> {
-        let lie = match prompt.messages.first().and_then(|message| message.parts.first()) {
-            Some(Part::Text(text)) => text.as_str(),
-            _ => "",
-        };
+        let lie = first_text(&prompt.messages);
         let finding = |message: Option<&str>, start, end| vec![finding(message, start, end, 0.5)];
         let findings = match lie {
             "finding: no message" => finding(Some("m9"), 0, 1),
@@ -66,6 +67,13 @@ impl prompt_guard::Guest for Component {
     }
 }
 
+fn first_text(messages: &[Message]) -> &str {
+    match messages.first().and_then(|message| message.parts.first()) {
+        Some(Part::Text(text)) => text,
+        _ => "",
+    }
+}
+
 /// `lie` is also the text of message `m0`.
 fn edits(lie: &str) -> Vec<Edit> {
     let replace = |message: &str, part, start, end| {
@@ -82,6 +90,7 @@ fn edits(lie: &str) -> Vec<Edit> {
         "edit: out of range" => vec![replace("m0", 0, 0, 9999)],
         "edit: cuts ü" => vec![replace("m0", 0, 0, 12)],
         "edit: overlap" => vec![replace("m0", 0, 0, 3), replace("m0", 0, 2, 4)],
+        "put: one" => vec![put("n", None, Role::User)],
         "put: id taken" => vec![put("m0", None, Role::User)],
         "put: id twice" => vec![put("n", None, Role::User), put("n", None, Role::User)],
         "put: after nobody" => vec![put("n", Some("m9"), Role::User)],
@@ -221,6 +230,40 @@ impl retriever::Guest for Component {
             "origin" => vec![chunk("a", 1.0, Span { start: 2, end: 1 })],
             _ => Vec::new(),
         })
+    }
+}
+
+impl output_guard::Guest for Component {
+    fn inspect_output(_: Context, output: Output) -> Result<Verdict, Error> {
+        let action = Action::Rewrite(edits(first_text(&output.choices)));
+        Ok(Verdict { action, findings: Vec::new(), attrs: Vec::new() })
+    }
+}
+
+impl memory::Guest for Component {
+    fn recall(_: Context, question: Question) -> Result<Vec<Item>, Error> {
+        Ok(items(&question.text, question.limit))
+    }
+
+    fn remember(_: Context, exchange: Exchange) -> Result<Vec<Item>, Error> {
+        Ok(items(first_text(&exchange.messages), 256))
+    }
+
+    fn forget(_: Context, ids: Vec<String>) -> Result<u32, Error> {
+        Ok(ids.len() as u32 + 1)
+    }
+}
+
+/// Where no more than `most` may be given.
+fn items(lie: &str, most: u32) -> Vec<Item> {
+    let item = |id: &str, score| Item { id: id.into(), text: String::new(), score, attrs: Vec::new() };
+    let so_many = |count: u32| (0..count).map(|n| item(&n.to_string(), None)).collect();
+    match lie {
+        "many" => so_many(most + 1),
+        "empty" => vec![item("", None)],
+        "twice" => vec![item("a", None), item("b", None), item("a", None)],
+        "score" => vec![item("a", Some(f32::NAN))],
+        _ => so_many(most),
     }
 }
 
