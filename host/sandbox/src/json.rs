@@ -2,9 +2,8 @@
 //! So text stays text where nobody here reads it ([`plain`]), and of what becomes a value it is counted before how many there
 //! will be ([`Values`]).
 
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::IgnoredAny;
 use serde_json::Value;
-use std::fmt;
 
 /// Values in all JSON of one result: lists, objects, and what is in them. They take 2 MiB and more.
 const MAX_VALUES: usize = 16_384;
@@ -66,95 +65,10 @@ pub(crate) fn check(text: &str, what: &str) -> Result<(), String> {
 /// The same JSON without spaces, and without escapes that need not be: a guard looks for words in it.
 pub(crate) fn plain(text: &str, what: &str) -> Result<String, String> {
     let mut out = Vec::new();
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let written = Plain(&mut out).deserialize(&mut deserializer).and_then(|()| deserializer.end());
-    written.map_err(|error| no_json(what, &error))?;
+    let mut read = serde_json::Deserializer::from_str(text);
+    let written = serde_transcode::transcode(&mut read, &mut serde_json::Serializer::new(&mut out));
+    written.and_then(|()| read.end()).map_err(|error| no_json(what, &error))?;
     String::from_utf8(out).map_err(|error| format!("{what} is not UTF-8: {error}"))
-}
-
-/// Writes the value that comes next.
-struct Plain<'o>(&'o mut Vec<u8>);
-
-impl Plain<'_> {
-    fn write<E: Error>(self, value: impl serde::Serialize) -> Result<(), E> {
-        serde_json::to_writer(self.0, &value).map_err(E::custom)
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Plain<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Plain<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.write(())
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
-        self.write(value)
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        self.write(value)
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        self.write(value)
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.write(value)
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
-        self.write(value)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        self.0.push(b'[');
-        let first = self.0.len();
-        while items.next_element_seed(Behind { out: self.0, first })?.is_some() {}
-        self.0.push(b']');
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
-        self.0.push(b'{');
-        let first = self.0.len();
-        while fields.next_key_seed(Behind { out: self.0, first })?.is_some() {
-            self.0.push(b':');
-            fields.next_value_seed(Plain(self.0))?;
-        }
-        self.0.push(b'}');
-        Ok(())
-    }
-}
-
-/// Writes an item of a list, or a field's name, behind those before it, which begin at `first`.
-struct Behind<'o> {
-    out: &'o mut Vec<u8>,
-    first: usize,
-}
-
-impl<'de> DeserializeSeed<'de> for Behind<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        if self.out.len() > self.first {
-            self.out.push(b',');
-        }
-        deserializer.deserialize_any(Plain(self.out))
-    }
 }
 
 #[cfg(test)]
