@@ -112,6 +112,11 @@ impl Breaker {
         self.is_troubled() && self.lock().of.contains_key(tenant)
     }
 
+    /// Whether so many failures would open it.
+    pub(crate) fn is_enough(&self, num_failures: usize) -> bool {
+        self.config.failures > 0 && num_failures >= self.config.failures
+    }
+
     fn is_troubled(&self) -> bool {
         self.troubled.load(Ordering::Relaxed)
     }
@@ -244,7 +249,7 @@ impl Lane {
         self.forget_before(now, config.within);
         let is_never_opened = config.failures == 0;
         // Where it is never opened, that it failed of late is known by the last time.
-        self.failures.retain(|failure| !is_never_opened && failure.request != *request);
+        self.failures.retain(|failure| !is_never_opened && !failure.request.is(request));
         self.failures.push_back(Failure { request: request.clone(), at: now });
         !is_never_opened && self.failures.len() >= config.failures
     }
@@ -306,7 +311,8 @@ mod tests {
     #[test]
     fn a_request_counts_once_however_often_it_meets_the_failure() {
         let (breaker, a, now) = breaker();
-        let [one, other] = ["one", "other"].map(RequestId::new);
+        // Clients name them, and may give all the same name.
+        let [one, other] = ["app"; 2].map(RequestId::new);
         let fails = |request, at| breaker.begin(&a, request, at).unwrap().end(Outcome::Failed, at);
         assert!((0..5).all(|n| !fails(&one, now + s(n))));
         assert!(breaker.has_failures(&a));

@@ -61,10 +61,16 @@ pub struct Stage {
 /// What a stage has to say: a result, or nothing because it failed and is not closed.
 pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
-/// Of which of a text's failures the log has been told, the last: a text has many windows, and one line for each that is not
-/// judged would fill any log. They are counted all the same.
+/// What failed of a text, which has many windows.
 #[derive(Debug, Default)]
-pub(crate) struct Logged(Option<&'static str>);
+pub(crate) struct Logged {
+    /// Of which failure the log has been told, the last: one line for each window that is not judged would fill any log. They are
+    /// counted all the same.
+    last: Option<&'static str>,
+    /// How often the plugin was out of order. Of a request that is once for other requests, so the text has to see for itself when
+    /// it is enough.
+    num_failed: usize,
+}
 
 /// A stage's opinion, and how it came to it.
 pub(crate) struct Timed<T> {
@@ -133,6 +139,9 @@ impl Stage {
         };
         let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
+        if self.breaker.is_enough(logged.num_failed) {
+            return self.not_called(kind, "paused", "it failed too often, and the text goes on without it", cx, logged);
+        }
         // Held across the call: where its caller goes away, that is noted.
         let Some(attempt) = self.breaker.begin(tenant, &cx.request_id, started) else {
             return self.not_called(kind, "paused", "it failed too often and is left out for a while", cx, logged);
@@ -152,6 +161,7 @@ impl Stage {
                 // Many large ones at once wait for each other; who waits for others may be late for any text.
                 let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.waits();
                 let outcome = if outgrown.is_some() || is_late { Outcome::Unknown } else { health(&error) };
+                logged.num_failed += usize::from(outcome == Outcome::Failed);
                 let said = error.to_string();
                 let why = for_line(&said);
                 if attempt.end(outcome, Instant::now()) {
@@ -284,9 +294,9 @@ impl Stage {
                     self.name
                 )))
             }
-            OnError::Open if logged.0 == Some(case) => Ok(None),
+            OnError::Open if logged.last == Some(case) => Ok(None),
             OnError::Open => {
-                logged.0 = Some(case);
+                logged.last = Some(case);
                 let request = request.map(tracing::field::display);
                 tracing::warn!(request, plugin = %self.name, stage = kind.as_str(), "{why}; going on without it");
                 Ok(None)

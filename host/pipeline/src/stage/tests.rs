@@ -37,9 +37,10 @@ fn a_guard_that_has_failed_of_late_is_asked_about_everything() {
     let stage = shipped();
     let (tenant, other, now) = (TenantId::new("a"), TenantId::new("b"), Instant::now());
     assert!(stage.prefilter(&tenant).is_some());
-    stage.breaker.begin(&tenant, now).unwrap().end(Outcome::Failed, now);
+    let request = RequestId::new("r");
+    stage.breaker.begin(&tenant, &request, now).unwrap().end(Outcome::Failed, now);
     assert!(stage.prefilter(&tenant).is_none() && stage.prefilter(&other).is_some());
-    stage.breaker.begin(&tenant, now).unwrap().end(Outcome::Fine, now + Duration::from_secs(60));
+    stage.breaker.begin(&tenant, &request, now).unwrap().end(Outcome::Fine, now + Duration::from_secs(60));
     assert!(stage.prefilter(&tenant).is_some());
 }
 
@@ -104,6 +105,29 @@ fn a_text_that_a_guard_does_not_judge_is_one_line_of_the_log_for_each_reason() {
         });
         assert_eq!(lines.load(Ordering::Relaxed), 4, "of two texts, one for each reason");
     }
+}
+
+/// Each window would wait for another deadline, and the breaker counts the request once.
+#[test]
+fn a_text_is_not_judged_any_more_once_the_guard_has_failed_as_often_as_requests_may() {
+    let stage = Stage { on_error: OnError::Open, ..shipped() };
+    let (kind, cx) = (StageKind::StreamGuard, under_way::tests::context());
+    let limit = Duration::from_millis(1);
+    let ask = |logged: &mut Logged| {
+        let mut is_asked = false;
+        let asked = stage.timed(Size::Said(1), kind, &cx, logged, async |_| {
+            is_asked = true;
+            Err::<(), _>(CallError::Deadline { plugin: "p".into(), clock: "cpu", limit })
+        });
+        let failure = asked.now_or_never().unwrap().failure;
+        (is_asked, failure)
+    };
+    let mut logged = Logged::default();
+    for _ in 0..5 {
+        assert_eq!(ask(&mut logged), (true, Some("deadline")));
+    }
+    assert_eq!(ask(&mut logged), (false, Some("paused")));
+    assert_eq!(ask(&mut Logged::default()), (true, Some("deadline")), "another text of the request");
 }
 
 /// An operator looks there for what a series means.
