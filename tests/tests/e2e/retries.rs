@@ -271,24 +271,6 @@ async fn who_may_be_answered_later_by_one_of_several_models_is_not_sent_away_for
     }
 }
 
-/// Each that comes behind it would be made, and may be billed, whichever model is asked first.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_too_long_is_made_once_by_whatever_model() {
-    let (long, sick) = (StandIn::start(|_, _| Said::raw(200, vec![b' '; 65 << 20])).await, failing(usize::MAX).await);
-    let config = format!(
-        "{}fallbacks = [\"long-sick\"]\n{}{QUICK}fallbacks = [\"long-made\"]\n[pipeline]\n",
-        long.model("long-made"),
-        sick.model("long-sick")
-    );
-    let gateway = Gateway::start(&config).await;
-    for name in ["long-made", "long-sick"] {
-        let refused = gateway.chat(asked(name, false)).await;
-        assert_eq!((refused.status, refused.error().2), (502, json!("upstream_answer_too_long")), "{name}");
-        assert_eq!(refused.headers.get("x-should-retry").map(|told| told.to_str().unwrap()), Some("false"), "{name}");
-    }
-    assert_eq!(long.asked(CHAT).len(), 2);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_leaves_during_a_pause_gives_everything_back() {
     let upstream = failing(usize::MAX).await;

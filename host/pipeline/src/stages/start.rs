@@ -80,10 +80,7 @@ impl Pipeline {
                 }
                 Err(reject) if may_try_another(&reject) => {
                     tracing::warn!(request = %request.cx.request_id, model = %model.name, "{reject}");
-                    // While one of them may answer later, nobody is told that it is no use to come back.
-                    if last.as_ref().is_none_or(|last| is_closed(last) || !is_closed(&reject)) {
-                        last = Some(reject);
-                    }
+                    last = Some(told(last, reject));
                 }
                 // What a fallback cannot do, or may not be asked, is no news to a caller who asked for another model. What the
                 // request says is for its caller to change, and each who comes again would have it refused again.
@@ -286,10 +283,46 @@ fn is_closed(reject: &Reject) -> bool {
     is_refused || exceeded.is_some_and(|exceeded| exceeded.retry_after.is_none())
 }
 
+/// Which of two models' failures the caller is told. While one of them may answer later, nobody is told that it is no use to come
+/// back; but for where an answer was made, which each that comes behind it would be again.
+fn told(last: Option<Reject>, next: Reject) -> Reject {
+    match last {
+        Some(last) if (last.is_final || is_closed(&next)) && !is_closed(&last) => last,
+        _ => next,
+    }
+}
+
 /// Nothing has been said yet, and the next model may be better off.
 fn may_try_another(reject: &Reject) -> bool {
     matches!(
         reject.kind,
         RejectKind::Unavailable | RejectKind::BadUpstream | RejectKind::UpstreamTimeout | RejectKind::RateLimited
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_be_answered_later_comes_back_unless_an_answer_was_made() {
+        let reject =
+            |name: &str, kind, fault, is_final| Reject { is_final, ..Reject::new(kind, fault, name.to_owned()) };
+        let sick = || reject("sick", RejectKind::Unavailable, Fault::Upstream, false);
+        let closed = || reject("closed", RejectKind::BadUpstream, Fault::Operator, true);
+        let late = || reject("late", RejectKind::UpstreamTimeout, Fault::Upstream, true);
+        let long = || reject("long", RejectKind::BadUpstream, Fault::Upstream, true);
+        for (models, expected) in [
+            (vec![sick(), closed()], "sick"),
+            (vec![closed(), sick()], "sick"),
+            (vec![closed(), closed()], "closed"),
+            (vec![late(), sick(), closed()], "late"),
+            (vec![sick(), late()], "late"),
+            (vec![closed(), long(), sick()], "long"),
+            (vec![sick(), long(), closed()], "long"),
+        ] {
+            let last = models.into_iter().fold(None, |last, next| Some(told(last, next))).unwrap();
+            assert_eq!(last.message, expected);
+        }
+    }
 }
