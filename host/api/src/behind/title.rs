@@ -38,10 +38,11 @@ pub(super) async fn write(api: &Api, settings: &Titles, kept: &Kept) -> Result<b
 /// The first line that says something, without what models put around titles.
 fn cleaned(said: &str) -> Option<String> {
     let around = |c: char| c.is_whitespace() || "\"'`*#_.“”„«»".contains(c);
+    let said = said.replace(|c: char| c.is_control() && c != '\n', " ");
     let lines = said.lines().map(|line| line.trim_matches(around));
     let mut lines = lines.map(|line| line.strip_prefix("Title:").unwrap_or(line).trim_matches(around));
     let line = lines.find(|line| !line.is_empty())?;
-    Some(short(&line.replace(char::is_control, " ")).to_owned())
+    Some(short(line).to_owned())
 }
 
 /// As much of a line as a title may have, in whole words as far as it can be told: guards judged the line, and not what a cut or a
@@ -65,6 +66,7 @@ mod tests {
             ("Title: Harbour tides", Some("Harbour tides")),
             ("jane\u{7}@example.com", Some("jane @example.com")),
             (" \n\"\"\n", None),
+            ("\u{7}\r\n", None),
             ("", None),
         ] {
             assert_eq!(cleaned(said).as_deref(), title, "{said:?}");

@@ -121,20 +121,23 @@ async fn what_a_guard_answers_is_no_title() {
         for stage in ["output-guard", "prompt-guard"] {
             let upstream = namer(&gate).await;
             let rest = format!(
-                "[store.titles]\nmodel = \"namer\"\n[[pipeline.stage]]\nplugin = \"honest\"\nfile = {guest:?}\n\
+                "[store.titles]\nmodel = \"namer\"\n[[pipeline.stage]]\nplugin = \"answers-titles\"\nfile = {guest:?}\n\
                  stages = [\"{stage}\"]\nconfig = {{ output = \"respond\", prompt = \"respond\" }}\n\
                  limits = {{ wall_ms = 20000 }}\n"
             );
             let gateway = store.gateway(&models(&upstream), &rest).await;
-            let failed = "tidegate_behind_total{kind=\"title\",outcome=\"failed\"} ";
+            let answers = format!(
+                "tidegate_plugin_verdicts_total{{plugin=\"answers-titles\",stage=\"{stage}\",verdict=\"respond\"}} "
+            );
             let count = async || {
                 let all = metrics(&gateway).await;
-                all.lines().find_map(|line| line.strip_prefix(failed)?.parse::<u64>().ok()).unwrap_or_default()
+                all.lines().find_map(|line| line.strip_prefix(&answers)?.parse::<u64>().ok()).unwrap_or_default()
             };
             let before = count().await;
             let id = new_conversation(&gateway).await;
             talk(&gateway, &id, json!({"message_id": "1", "content": "When is high water?"})).await;
-            until("it is tried", async || (count().await > before).then_some(())).await;
+            until("it answers both", async || (count().await >= before + 2).then_some(())).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
             assert_eq!(title(&gateway, &id).await, "", "{stage}");
             gateway.running.stop(Duration::from_secs(5)).await;
         }
