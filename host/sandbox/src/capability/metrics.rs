@@ -98,8 +98,8 @@ impl HostState {
             return false;
         }
         let declared = self.blueprint.metrics.iter().any(|m| m == name);
-        if !declared && self.meters.is_news(name) {
-            let shown: String = name.chars().take(64).collect();
+        let shown: String = if declared { String::new() } else { name.chars().take(64).collect() };
+        if !declared && self.meters.is_news(&shown) {
             self.complain(&format!("metric `{}` is not declared in the descriptor", shown.escape_debug()));
         }
         declared
