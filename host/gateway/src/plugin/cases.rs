@@ -273,6 +273,7 @@ pub(super) fn differences(expect: &Map<String, Value>, outcome: &Value, plugin: 
         let found = &outcome[key];
         let holds = match (key.as_str(), expected.as_str(), found.as_str()) {
             ("error", Some(expected), Some(found)) => found.replace(&named, "").contains(expected),
+            ("scores", ..) => same_scores(expected, found),
             _ => same(expected, found),
         };
         if !holds {
@@ -308,14 +309,18 @@ pub(super) fn left_out(expect: &Map<String, Value>, outcome: &Value) -> Option<S
     })
 }
 
-/// Equal as numbers, whatever their kind. Scores are of 32 bits.
+/// Equal as numbers, whatever their kind.
 fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Array(all), Value::Array(others)) => {
-            all.len() == others.len() && all.iter().zip(others).all(|(a, b)| same(a, b))
-        }
-        _ => a == b || a.as_f64().zip(b.as_f64()).is_some_and(|(a, b)| a == b || a as f32 == b as f32),
-    }
+    a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a))
+}
+
+/// Equal as the 32 bits that a score has.
+fn same_scores(a: &Value, b: &Value) -> bool {
+    let scores = |of: &Value| {
+        let all = of.as_array()?.iter().map(|score| score.as_f64().map(|score| score as f32));
+        Some(all.collect::<Vec<_>>())
+    };
+    scores(a).is_some_and(|a| scores(b) == Some(a))
 }
 
 #[cfg(test)]
@@ -366,7 +371,15 @@ mod tests {
         );
         assert_eq!(why(json!({"scores": [0.5, -0.25]}), json!([0.5, -0.25])), None);
         assert_eq!(why(json!({"ids": ["a", "b"]}), json!([0.0, null])), None);
-        assert!(same(&json!([0.2, null]), &json!([0.2_f32, null])) && !same(&json!([0.2]), &json!([0.2, 0.2])));
+        let outcome = json!({"scores": [0.2_f32, null]});
+        check(json!({"scores": [0.2, null]}), outcome.clone(), &[]);
+        let wrong = differences(json!({"scores": [0.2, 0.3]}).as_object().unwrap(), &outcome, "a");
+        assert_eq!(wrong.len(), 1);
+        check(
+            json!({"structured": 16_777_216}),
+            json!({"structured": 16_777_217}),
+            &["`structured` is 16777217, not 16777216"],
+        );
     }
 
     /// As a server has it: what is no part of answering is of no stream.
