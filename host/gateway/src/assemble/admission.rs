@@ -35,9 +35,12 @@ impl Found {
             return Ok(Self::Packed(Box::new(Layout::open(path)?.read(None, None)?)));
         }
         let mut bytes = Vec::new();
-        // A byte more than a component may have, so that its size is told for what is wrong; a model's file has many more.
         let read = File::open(path).and_then(|file| file.take(MAX_COMPONENT_BYTES + 1).read_to_end(&mut bytes));
         read.with_context(|| format!("cannot read the plugin {}", path.display()))?;
+        // A model's file, say, of which no more is read.
+        if bytes.len() as u64 > MAX_COMPONENT_BYTES {
+            bail!("{} has more than the {MAX_COMPONENT_BYTES} bytes that a plugin may have", path.display());
+        }
         Ok(Self::Bare(bytes))
     }
 
@@ -208,7 +211,8 @@ mod tests {
     fn of_a_file_that_is_no_component_no_more_is_read_than_one_has() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 40).unwrap();
-        assert_eq!(Found::read(file.path()).unwrap().component().len() as u64, MAX_COMPONENT_BYTES + 1);
+        let Err(refused) = Found::read(file.path()) else { panic!("a terabyte") };
+        assert!(refused.to_string().contains("more than the 67108864 bytes"), "{refused}");
     }
 
     #[test]
