@@ -57,8 +57,8 @@ impl TokenTerms {
         if !terms.speaks_for.has(claimed.tenant.as_str()) {
             return Err(session_over("the issuer of this login may not speak for its tenant any more"));
         }
-        if check_tenant(claimed.tenant.as_str()).is_err() {
-            let message = "the token's tenant looks like the id of a project; its issuer must name it in another way";
+        if let Err(why) = check_tenant(claimed.tenant.as_str()) {
+            let message = format!("{why}; the token's issuer must name it in another way");
             return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("invalid_token"));
         }
         Ok(terms)

@@ -261,6 +261,7 @@ mod tests {
         Config::parse(&format!("{GOOD}tenants = [\"*\"]\nclaims.tenant = \"org\"")).unwrap();
         for (more, word) in [
             ("", "`tenant`"),
+            ("tenant = \"*\"", "the tenant \"*\" is no tenant"),
             ("claims.tenant = \"org\"", "`tenants`"),
             ("tenant = \"t\"\nclaims.tenant = \"org\"", "`tenant`"),
             ("tenant = \"t\"\nalgorithms = [\"HS256\"]", "no algorithm with a public key"),

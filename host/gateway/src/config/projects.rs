@@ -96,7 +96,12 @@ impl Config {
     pub(super) fn check_names(&self) -> anyhow::Result<()> {
         let keys = self.keys.iter().map(|key| key.tenant.as_ref().unwrap_or(&key.name));
         let certificates = self.auth.certificate.iter().map(|known| known.tenant.as_ref().unwrap_or(&known.name));
-        let issuers = self.auth.issuer.iter().flat_map(|issuer| issuer.tenant.iter().chain(&issuer.tenants));
+        // In a list it stands for any.
+        let issuers = self
+            .auth
+            .issuer
+            .iter()
+            .flat_map(|issuer| issuer.tenant.iter().chain(issuer.tenants.iter().filter(|tenant| *tenant != "*")));
         for tenant in self.tenants.keys().chain(keys).chain(certificates).chain(issuers) {
             check_tenant(tenant)?;
         }
