@@ -193,7 +193,8 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     if name.chars().any(|c| c == '/' || !c.is_ascii() || c.is_ascii_control()) {
         bail!(
             "a stage's `plugin` is `{}`; a name has no `/`, no control characters, and no others than ASCII, since it stands in \
-             headers and in ids of memories: give the plugin another one, and its component by `file` or `source`",
+             headers and in ids of memories: give the plugin another one, and its component by `file` or `source`; what it keeps in \
+             `kv` stays under the old one",
             name.escape_debug()
         );
     }
