@@ -3,8 +3,8 @@
 //! away. Invariant: no instance ever serves two owners, nor a call after one that did not end well, or of which nothing may be kept.
 //!
 //! A call takes its place and its instance under one lock, and leaves both under one. Places are given in the order in which
-//! a tenant has asked for them, and where tenants share a pool to each in its turn (`pool/waiters.rs`): what a call leaves goes
-//! to whoever is next, and is free for all only where nobody waits. What is made while no call sees to it is in `pool/making.rs`.
+//! a tenant has asked for them in a class, to a better class more often, and where tenants share a pool to each in its turn
+//! (`pool/waiters.rs`): what a call leaves goes to whoever is next, and is free for all only where nobody waits. What is made while no call sees to it is in `pool/making.rs`.
 
 mod making;
 mod waiters;

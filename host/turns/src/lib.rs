@@ -102,6 +102,7 @@ mod tests {
     use futures_util::FutureExt;
     use std::future::Future;
     use std::pin::Pin;
+    use tidegate_types::{Class, TenantId};
 
     type Asked = Pin<Box<dyn Future<Output = Turn>>>;
 

@@ -1,6 +1,6 @@
-//! Who waits for a place of a pool. Instances that tenants share have one pool: whose calls had the fewest of its places is
-//! next (`tidegate-fair`), so that nobody waits for all that one tenant has sent, and a tenant's better class not for all that
-//! it sends in a worse one. A tenant's calls in a class go in the order in which they came.
+//! Who waits for a place of a pool: a better class has more of the places and not all there are, as turns have it
+//! (`tidegate-fair`), so that an interactive call does not wait for all that was sent in batch. Instances that tenants share have one
+//! pool: of a class, whose calls had the fewest of its places is next. A tenant's calls in a class go in the order in which they came.
 
 use super::OwnedPlace;
 use tidegate_fair::{FairQueue, Owner};
@@ -26,7 +26,7 @@ impl Waiters {
         while let Some(gone) = self.queue.pop_where(|waiter| waiter.told.is_closed()) {
             self.leave(&gone.owner);
         }
-        // Tenants' shares are even (`slots.rs`), and classes' are what they are worth.
+        // Shares of tenants in a class are even (`slots.rs`), and classes are worth what they are elsewhere.
         let owner = Owner { tenant: tenant.clone(), class, weight: 1 }.in_one_lane();
         let (told, waiting) = oneshot::channel();
         self.queue.push(&owner, Waiter { owner: owner.clone(), told });
