@@ -106,7 +106,9 @@ impl Pattern {
                 };
                 return (found, len);
             }
-            if self.program.settle(now, behind.is_border(here)) && len > 0 {
+            // The letter of a line break is no word by itself, whatever the border behind it.
+            let is_letter = behind.is_break && len == 1;
+            if self.program.settle(now, behind.is_border(here)) && len > 0 && !is_letter {
                 best = Some(len);
             }
             let goes_on =
@@ -117,9 +119,7 @@ impl Pattern {
             };
             self.program.advance(now, next, c);
             std::mem::swap(now, next);
-            // The letter of a line break is no word by itself.
-            behind = if len == 0 { Behind::one(Some(c)) } else { behind.then(c) };
-            len += c.len_utf8();
+            (behind, len) = (behind.then(c), len + c.len_utf8());
             if now.is_empty() {
                 return (Some(best), len);
             }

@@ -74,11 +74,13 @@ fn a_word_in_arguments_is_found_however_it_is_written() {
 /// As tools return it and answers have it.
 #[test]
 fn a_line_break_as_json_writes_it_hides_no_word_wherever_pieces_end() {
-    let config = r#"{"words":["cat","nightjar","tea x"],"patterns":["\\bEMP-\\d{2}\\b","~a.{0,3}","\\bt\\b"]}"#;
+    let config =
+        r#"{"words":["cat","nightjar","tea x"],"patterns":["\\bEMP-\\d{2}\\b","~a.{0,3}","\\bt\\b","[^-]\\bowl\\b"]}"#;
     for (text, expected) in [
         (r#"{"a":"x\tdog\tt\tcat"}"#, r#"{"a":"x\tdog\t[redacted]\t[redacted]"}"#),
         (r#"{"a":"x\ncat\r\nEMP-12\tcat\n"}"#, r#"{"a":"x\n[redacted]\r\n[redacted]\t[redacted]\n"}"#),
         (r"\ncat", r"\n[redacted]"),
+        (r"x\towl, -owl, \tt", r"x\[redacted], -owl, \t[redacted]"),
         (r"\\ncats, \ncat_, \xcat", r"\\ncats, \ncat_, \xcat"),
         (r"C:\nightjar, \nnightjar", r"C:\[redacted], \n[redacted]"),
         (r"~a\ntea x, ~a\ntea xs.", r"[redacted], [redacted]ea xs."),
