@@ -3,7 +3,7 @@
 
 use crate::frozen::summary;
 use crate::support::{by, ctx, inspect, load, logged, shared, small, spec};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{Action, CallError, Grants, Limits, StageKind, Verdict};
 use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
@@ -252,7 +252,7 @@ fn alone() -> Sandbox {
 
 /// What came of work on a thread of its own: a guest that nobody ends fails its test and does not hold it.
 fn ended<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    let (tell, told) = channel();
+    let (tell, told) = sync_channel(1);
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         tell.send(runtime.block_on(work))

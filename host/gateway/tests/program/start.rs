@@ -140,9 +140,13 @@ fn a_server_has_as_many_files_open_as_it_may_and_says_when_they_are_too_few() {
 #[test]
 fn what_is_logged_is_said_in_a_form_that_can_be_read_or_nothing_starts() {
     let folder = tempfile::tempdir().unwrap();
-    let config = write(folder.path(), "tidegate.toml", "[server]\nlisten = \"127.0.0.1:0\"\n");
-    let config = config.to_str().unwrap();
-    for args in [&["serve", "--config", config][..], &["check", config], &["plugin", "inspect", "calculator"]] {
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\n";
+    let config = write(folder.path(), "tidegate.toml", text);
+    // One that would start all the same would not end by itself.
+    let absent = format!("{text}[[models]]\nname = \"m\"\npath = \"nowhere\"\n");
+    let absent = write(folder.path(), "absent.toml", &absent);
+    let [config, absent] = [&config, &absent].map(|file| file.to_str().unwrap());
+    for args in [&["serve", "--config", absent][..], &["check", config], &["plugin", "inspect", "calculator"]] {
         for (wrong, why) in [
             (OsStr::new("tidegate=inof"), "error parsing level filter: expected one of"),
             (OsStr::new("warn,=info"), "invalid filter directive"),
