@@ -28,11 +28,12 @@ impl meta::Guest for Component {
     }
 
     fn configure(_: String) -> Result<(), Error> {
-        let balks = kv::get(KEY)?.is_some();
-        while balks {
+        if kv::get(KEY)?.is_none() {
+            return Ok(());
+        }
+        loop {
             std::hint::spin_loop();
         }
-        Ok(())
     }
 }
 

@@ -46,6 +46,7 @@ use tidegate::plugin::types::{
 thread_local! {
     static CALLS: Cell<u32> = const { Cell::new(0) };
     static CONFIG: RefCell<String> = const { RefCell::new(String::new()) };
+    static RESPONDS: Cell<bool> = const { Cell::new(false) };
 }
 
 struct Component;
@@ -65,6 +66,7 @@ impl meta::Guest for Component {
         if config.contains("\"refuse\":true") {
             return Err(Error::InvalidConfig("as the test asked".into()));
         }
+        RESPONDS.set(config.contains("\"prompt\":\"respond\""));
         CONFIG.with(|kept| *kept.borrow_mut() = config);
         kit::calls_begin();
         Ok(())
@@ -77,7 +79,7 @@ impl prompt_guard::Guest for Component {
         let calls = count();
         let last = prompt.messages.last();
         let text = last.and_then(|message| message.parts.iter().find_map(text_of)).unwrap_or_default();
-        let action = match if is_configured("prompt", "respond") { "respond" } else { text } {
+        let action = match if RESPONDS.get() { "respond" } else { text } {
             "fail" => return Err(Error::Unavailable("as the test asked".into())),
             "refuse" => Action::Refuse(refusal()),
             "respond" => Action::Respond(vec![Part::Text("from the guard".into())]),
