@@ -1,7 +1,9 @@
 //! Loading a plugin, in the order in which it may be refused: limits, component, imports, exports, descriptor,
 //! config, `configure`. The guest's own code runs here twice, in an instance of its own each time: to be described,
 //! without any capability, and to be configured, with its grants and with storage that is thrown away. Where a snapshot
-//! is taken, it is of the instance that was configured.
+//! is taken, it is of the instance that was configured. Next: `load/checks.rs`, what a stage's limits and grants must allow.
+
+mod checks;
 
 use crate::blueprint::{Blueprint, StageIndices, configure_wall};
 use crate::capability::{Documents, HttpAccess, KvStore, LogRate, MemoryKv, MemoryVectors, Namespace, for_line};
@@ -14,7 +16,7 @@ use crate::registry::Work;
 use crate::sandbox::{Core, PluginSpec, Snapshot};
 use crate::schema;
 use crate::snapshot::{self, NoSnapshot};
-use crate::stage::{CallError, Descriptor, Grants, Limits, StageKind};
+use crate::stage::{CallError, Descriptor, StageKind};
 use crate::state::{HostState, Phase};
 use serde_json::Value;
 use std::any::Any;
@@ -28,18 +30,14 @@ use wasmtime::component::{Component, InstancePre};
 
 /// The largest component that is compiled.
 const MAX_COMPONENT: usize = 64 << 20;
-/// A call is somebody's request: it ends.
-const MAX_TIME: Duration = Duration::from_secs(3600);
 /// The largest component of which a snapshot is taken that nobody has asked for: those in Rust and C are a quarter of it,
 /// while one that carries an interpreter would keep the start waiting for seconds.
 const MAX_UNASKED: usize = 1 << 20;
-/// Bytes of a descriptor.
-const MIN_OUTPUT: usize = 4 << 10;
 /// Bytes of vectors that a plugin may put while it is tried.
 const TRIAL_VECTORS: usize = 64 << 20;
 
 pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, LoadCause> {
-    check_limits(&spec.limits, core)?;
+    checks::limits(&spec.limits, core)?;
     let component = compile(core, &spec.component)?;
     let used = imports::check(component.component_type().imports(&core.engine).map(|(name, _)| name), &spec.grants)?;
     let pre = core.linker.instantiate_pre(&component).map_err(|e| LoadCause::Contract(format!("{e:#}")))?;
@@ -47,7 +45,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     if let Some(wanted) = &spec.stages {
         select_stages(&mut stages, wanted)?;
     }
-    check_content(&used, &stages.kinds(), &spec.grants)?;
+    checks::content(&used, &stages.kinds(), &spec.grants)?;
     let opened = Opened::open(core, &spec, &used)?;
     let (bytes, wanted) = (spec.component.clone(), spec.snapshot);
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
@@ -60,8 +58,8 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
 
     let descriptor = on_own_thread(describe(core, Arc::new(blueprint.clone())))?;
-    check_capabilities(&used, &descriptor)?;
-    check_shared(&blueprint, &used, &descriptor)?;
+    checks::capabilities(&used, &descriptor)?;
+    checks::shared(&blueprint, &used, &descriptor)?;
     schema::validate(&descriptor.config_schema, &config)
         .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
     blueprint.metrics = descriptor.metrics.keys().cloned().collect();
@@ -71,7 +69,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let takes = match wanted {
         Snapshot::Asked if !follows => return Err(LoadCause::Snapshot),
         Snapshot::Asked => true,
-        Snapshot::WhereSound => follows && bytes.len() <= MAX_UNASKED && !reads_clock(core, &component),
+        Snapshot::WhereSound => follows && bytes.len() <= MAX_UNASKED && !checks::reads_clock(core, &component),
         Snapshot::Never => false,
     };
     let blueprint = if takes {
@@ -151,27 +149,6 @@ fn open_documents(core: &Core, plugin: &str, mounts: &BTreeMap<String, PathBuf>)
     }
 }
 
-/// A stage that may reach out, and sees content or reads collections into which stages that see it may put it, is a way out for
-/// what callers write: that is granted by name. Collections are the owner's, and not the plugin's.
-fn check_content(
-    used: &BTreeSet<&'static str>,
-    stages: &BTreeSet<StageKind>,
-    grants: &Grants,
-) -> Result<(), LoadCause> {
-    if !used.contains("http") || grants.content {
-        return Ok(());
-    }
-    let seeing: Vec<StageKind> = stages.iter().copied().filter(|kind| kind.sees_content()).collect();
-    if !seeing.is_empty() {
-        return Err(LoadCause::ContentLeaves { stages: list(seeing) });
-    }
-    if used.contains("vectors") {
-        let collections = grants.vectors.keys().cloned().collect::<Vec<_>>().join(", ");
-        return Err(LoadCause::KeptContentLeaves { collections });
-    }
-    Ok(())
-}
-
 pub(crate) fn blueprint(
     core: &Core,
     spec: PluginSpec,
@@ -202,27 +179,6 @@ pub(crate) fn blueprint(
         shared: spec.shared,
         is_configured: false,
     }
-}
-
-fn check_limits(limits: &Limits, core: &Core) -> Result<(), LoadCause> {
-    let refuse = |limit, asked: u64, remedy: String| Err(LoadCause::Limit { limit, asked, remedy });
-    let most = core.config.max_memory_bytes;
-    if limits.memory_bytes > most {
-        return refuse("memory_bytes", limits.memory_bytes as u64, format!("the sandbox allows at most {most}"));
-    }
-    if limits.output_bytes < MIN_OUTPUT {
-        return refuse("output_bytes", limits.output_bytes as u64, format!("a descriptor needs {MIN_OUTPUT}"));
-    }
-    if limits.instances == 0 || limits.waiting_instances == 0 {
-        return refuse("instances", 0, "a tenant needs at least 1".into());
-    }
-    let by_stage = limits.stage_cpu.values().map(|time| ("cpu_ms", *time));
-    for (limit, time) in [("wall_ms", limits.wall), ("cpu_ms", limits.cpu)].into_iter().chain(by_stage) {
-        if time.is_zero() || time > MAX_TIME {
-            return refuse(limit, time.as_millis() as u64, format!("it may be 1 to {}", MAX_TIME.as_millis()));
-        }
-    }
-    Ok(())
 }
 
 pub(crate) fn compile(core: &Core, bytes: &[u8]) -> Result<Component, LoadCause> {
@@ -325,21 +281,6 @@ fn trial_state(core: &Core, blueprint: Arc<Blueprint>, phase: Phase) -> HostStat
     HostState::new(blueprint, namespace, scratch, core.registry.clone(), nobody, phase)
 }
 
-fn check_capabilities(used: &BTreeSet<&'static str>, descriptor: &Descriptor) -> Result<(), LoadCause> {
-    match used.iter().find(|capability| !descriptor.capabilities.contains_key(**capability)) {
-        Some(capability) => Err(LoadCause::Descriptor {
-            key: "capabilities".into(),
-            message: format!("it imports `{capability}` and does not say why"),
-        }),
-        None => Ok(()),
-    }
-}
-
-/// Whether it could build something in `configure` that is true for a while only.
-fn reads_clock(core: &Core, component: &Component) -> bool {
-    component.component_type().imports(&core.engine).any(|(name, _)| name.starts_with("tidegate:plugin/clock@"))
-}
-
 /// The same plugin, configured, whose instances begin so. Where the component does not allow that, for whatever reason, it
 /// goes on as it is.
 fn snapshot(
@@ -371,18 +312,6 @@ fn snapshot(
         on_own_thread(configure(core, blueprint.clone()))?;
     }
     Ok(blueprint)
-}
-
-/// Instances that tenants share must have nothing to tell one tenant of another.
-fn check_shared(
-    blueprint: &Blueprint,
-    used: &BTreeSet<&'static str>,
-    descriptor: &Descriptor,
-) -> Result<(), LoadCause> {
-    match blueprint.shared && !(used.is_empty() && descriptor.deterministic) {
-        true => Err(LoadCause::Shared),
-        false => Ok(()),
-    }
 }
 
 /// Runs a guest to its end on a thread and a runtime of its own: the caller may or may not be on a runtime. What the guest
@@ -419,7 +348,6 @@ mod tests {
     use super::*;
     use crate::capability::{Collection, VectorEntry};
     use crate::plugin::tests::parts;
-    use crate::stage::VectorAccess;
 
     #[tokio::test]
     async fn what_is_put_into_a_collection_while_a_plugin_is_tried_is_thrown_away() {
@@ -432,31 +360,6 @@ mod tests {
         for (store, found) in [(&state.blueprint.vectors, 1), (&core.config.vectors, 0)] {
             assert_eq!(store.search(&collection, vec![1.0], 9, Vec::new()).await.unwrap().len(), found);
         }
-    }
-
-    /// A guard may put there what it sees.
-    #[test]
-    fn who_reaches_out_and_reads_a_collection_needs_the_grant_of_content_though_it_sees_none_itself() {
-        let check = |used: &[&'static str], stage, content| {
-            let vectors = [("notes", VectorAccess::Read), ("books", VectorAccess::Write)];
-            let vectors = vectors.map(|(name, access)| (name.to_owned(), access)).into();
-            let used = used.iter().copied().collect();
-            check_content(&used, &[stage].into(), &Grants { content, vectors, ..Grants::default() })
-        };
-        let refused = check(&["http", "vectors"], StageKind::Observer, false).unwrap_err();
-        assert_eq!(refused, LoadCause::KeptContentLeaves { collections: "books, notes".into() });
-        assert!(refused.to_string().contains("books, notes") && refused.to_string().contains("`content = true`"));
-        for (used, stage, content) in [
-            (&["http", "vectors"][..], StageKind::Observer, true),
-            (&["http"], StageKind::Observer, false),
-            (&["vectors"], StageKind::Observer, false),
-            (&["models", "vectors"], StageKind::PromptGuard, false),
-            (&["http", "vectors"], StageKind::PromptGuard, true),
-        ] {
-            assert_eq!(check(used, stage, content), Ok(()), "{used:?} {stage:?}");
-        }
-        let sees = check(&["http", "vectors"], StageKind::PromptGuard, false).unwrap_err();
-        assert!(matches!(sees, LoadCause::ContentLeaves { .. }), "{sees}");
     }
 
     #[test]
