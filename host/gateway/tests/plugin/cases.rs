@@ -6,13 +6,13 @@ use super::{guest, plugin, run_cases, shipped};
 fn test_shows_the_log_of_a_case_that_failed_and_of_no_other() {
     let folder = tempfile::tempdir().unwrap();
     // It writes a line for each request that it is told of.
-    let cases = "[[case]]\nname = \"told\"\nask.observe = \"completed\"\nexpect.seen = true\n";
+    let cases = "[[case]]\nname = \"told\"\nask.observe = \"answered\"\nexpect.seen = true\n";
     std::fs::write(folder.path().join("tests.toml"), cases).unwrap();
     let (good, said) = plugin(folder.path(), &["test", &guest("honest")]);
     assert!(good && !said.contains("log:"), "{said}");
     std::fs::write(folder.path().join("tests.toml"), cases.replace("true", "false")).unwrap();
     let (good, said) = plugin(folder.path(), &["test", &guest("honest")]);
-    let line = "        log: INFO  Summary { outcome: \"completed\"";
+    let line = "        log: INFO  Summary { outcome: \"answered\"";
     assert!(!good && said.contains("FAILED  told\n") && said.contains(line), "{said}");
 }
 

@@ -55,7 +55,7 @@ fn a_folder_without_a_project_is_told_what_the_command_takes() {
     }
     std::fs::write(folder.path().join("tests.toml"), CASES).unwrap();
     let (good, said) = plugin(folder.path(), &["test", "mistyped.wasm"]);
-    assert!(!good && said.contains("cannot read mistyped.wasm") && !said.contains("plugin build"), "{said}");
+    assert!(!good && said.contains("cannot read the plugin mistyped.wasm") && !said.contains("plugin build"), "{said}");
     assert!(plugin(folder.path(), &["new", "made", "--lang", "js", "--stage", "observer"]).0);
     for command in ["test", "pack"] {
         let (good, said) = plugin(&folder.path().join("made"), &[command]);

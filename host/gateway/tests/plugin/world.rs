@@ -199,14 +199,14 @@ expect.error = "timeout"
     assert!(good && said.matches("ok      ").count() == 5, "{said}");
 }
 
-/// What tools of `reaches` print, which nothing tells before. `config`: of all cases.
+/// What tools of `reaches` print one after the other, which nothing tells before; `null` where one traps.
 fn printed(seed: u32, config: &str, tools: &[&str]) -> Vec<String> {
     let case = |tool: &&str| {
         let ask = format!("ask.tool = {{ name = \"{tool}\", arguments = \"4\" }}");
-        format!("[[case]]\nname = \"{tool}\"\n{config}{ask}\nexpect.content = \"?\"\n")
+        format!("[[case]]\nname = \"{tool}\"\n{ask}\nexpect.content = \"?\"\n")
     };
     let cases: String = tools.iter().map(case).collect();
-    let (_, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}[host]\nseed = {seed}\n{cases}"));
+    let (_, said) = run_cases(&guest("reaches"), &format!("{config}{OUTSIDE}[host]\nseed = {seed}\n{cases}"));
     let printed = said.split("`content` is ").skip(1).map(|rest| rest.split(", not").next().unwrap_or(rest).to_owned());
     printed.collect()
 }
@@ -221,10 +221,10 @@ fn chance_goes_by_the_seed() {
 /// Which of them answers is nothing that a case could know.
 #[test]
 fn all_instances_draw_the_same_when_they_are_configured() {
-    let salted = "config = { salt = true }\n";
+    let salted = "[config]\nsalt = true\n";
     let drawn = printed(7, salted, &["salt", "random", "trap", "salt", "random"]);
-    let [first, one, second, other] = drawn.as_slice() else { panic!("{drawn:?}") };
-    assert_eq!(first, second);
+    let [first, one, trapped, second, other] = drawn.as_slice() else { panic!("{drawn:?}") };
+    assert_eq!((first, trapped.as_str()), (second, "null"));
     assert!(first.len() > 4 && one != other && one != first, "{drawn:?}");
     assert_eq!(printed(7, "", &["random"]), [one.as_str()], "what calls draw begins with the first of them");
 }
