@@ -63,7 +63,7 @@ pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
 /// What failed of a text, which has many windows.
 #[derive(Debug, Default)]
-pub(crate) struct Logged {
+pub(crate) struct Failures {
     /// Of which failure the log has been told, the last: one line for each window that is not judged would fill any log. They are
     /// counted all the same.
     last: Option<&'static str>,
@@ -105,7 +105,7 @@ impl Stage {
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        self.timed(size, kind, cx, &mut Logged::default(), call).await.opinion
+        self.timed(size, kind, cx, &mut Failures::default(), call).await.opinion
     }
 
     /// As [`Self::call_about`], where the answer has left: what would end the request of a closed stage is logged, as it is of an
@@ -126,7 +126,7 @@ impl Stage {
         size: Size,
         kind: StageKind,
         cx: &CallContext,
-        logged: &mut Logged,
+        failures: &mut Failures,
         call: F,
     ) -> Timed<T>
     where
@@ -135,16 +135,22 @@ impl Stage {
     {
         let plugin = match &self.plugin {
             Ok(plugin) => plugin.as_ref(),
-            Err(why) => return self.not_called(kind, "load", why, cx, logged),
+            Err(why) => return self.not_called(kind, "load", why, cx, failures),
         };
         let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
-        if self.breaker.is_enough(logged.num_failed) {
-            return self.not_called(kind, "paused", "it failed too often, and the text goes on without it", cx, logged);
+        if self.breaker.is_enough(failures.num_failed) {
+            return self.not_called(
+                kind,
+                "paused",
+                "it failed too often, and the text goes on without it",
+                cx,
+                failures,
+            );
         }
         // Held across the call: where its caller goes away, that is noted.
         let Some(attempt) = self.breaker.begin(tenant, &cx.request_id, started) else {
-            return self.not_called(kind, "paused", "it failed too often and is left out for a while", cx, logged);
+            return self.not_called(kind, "paused", "it failed too often and is left out for a while", cx, failures);
         };
         let under_way = UnderWay::begin(self, kind, started);
         let outcome = under_way.run(pin!(call(plugin))).await;
@@ -161,7 +167,7 @@ impl Stage {
                 // Many large ones at once wait for each other; who waits for others may be late for any text.
                 let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.waits();
                 let outcome = if outgrown.is_some() || is_late { Outcome::Unknown } else { health(&error) };
-                logged.num_failed += usize::from(outcome == Outcome::Failed);
+                failures.num_failed += usize::from(outcome == Outcome::Failed);
                 let said = error.to_string();
                 let why = for_line(&said);
                 if attempt.end(outcome, Instant::now()) {
@@ -169,7 +175,7 @@ impl Stage {
                     let last = "it fails too often: left out for a while; the last time";
                     tracing::warn!(request = %cx.request_id, plugin = %self.name, %tenant, "{last} {why}");
                 }
-                let failed = self.failed_again(kind, case(&error), &why, Some(&cx.request_id), logged);
+                let failed = self.failed_again(kind, case(&error), &why, Some(&cx.request_id), failures);
                 match outgrown {
                     Some(limit) => failed.map_err(|reject| size.too_long(limit, reject)),
                     None => failed,
@@ -185,9 +191,9 @@ impl Stage {
         case: &'static str,
         why: &str,
         cx: &CallContext,
-        logged: &mut Logged,
+        failures: &mut Failures,
     ) -> Timed<T> {
-        let opinion = self.failed_again(kind, case, &for_line(why), Some(&cx.request_id), logged);
+        let opinion = self.failed_again(kind, case, &for_line(why), Some(&cx.request_id), failures);
         Timed { opinion, took: None, failure: Some(case) }
     }
 
@@ -258,10 +264,10 @@ impl Stage {
     }
 
     /// As a failure to decide, where a guard keeps back more than it may and the text leaves for all that.
-    pub(crate) fn withholds_too_much(&self, kind: StageKind, request: &RequestId, logged: &mut Logged) {
+    pub(crate) fn withholds_too_much(&self, kind: StageKind, request: &RequestId, failures: &mut Failures) {
         let why = "keeps back more text than it may, which leaves unjudged";
         // A closed stage lets nothing leave: it is not asked for here.
-        let _ = self.failed_again::<()>(kind, HOLDBACK_CAP, why, Some(request), logged);
+        let _ = self.failed_again::<()>(kind, HOLDBACK_CAP, why, Some(request), failures);
     }
 
     fn count_failure(&self, kind: StageKind, case: &'static str) {
@@ -271,10 +277,10 @@ impl Stage {
     }
 
     fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
-        self.failed_again(kind, case, why, None, &mut Logged::default())
+        self.failed_again(kind, case, why, None, &mut Failures::default())
     }
 
-    /// As [`Self::failed`], where `logged` says of what the log has a line already. `request` is named in that line: what is told of
+    /// As [`Self::failed`], where `failures` says of what the log has a line already. `request` is named in that line: what is told of
     /// a stream is in no request's span.
     fn failed_again<T>(
         &self,
@@ -282,7 +288,7 @@ impl Stage {
         case: &'static str,
         why: &str,
         request: Option<&RequestId>,
-        logged: &mut Logged,
+        failures: &mut Failures,
     ) -> Opinion<T> {
         self.count_failure(kind, case);
         match self.on_error {
@@ -294,9 +300,9 @@ impl Stage {
                     self.name
                 )))
             }
-            OnError::Open if logged.last == Some(case) => Ok(None),
+            OnError::Open if failures.last == Some(case) => Ok(None),
             OnError::Open => {
-                logged.last = Some(case);
+                failures.last = Some(case);
                 let request = request.map(tracing::field::display);
                 tracing::warn!(request, plugin = %self.name, stage = kind.as_str(), "{why}; going on without it");
                 Ok(None)

@@ -95,12 +95,12 @@ fn a_text_that_a_guard_does_not_judge_is_one_line_of_the_log_for_each_reason() {
         let full = || CallError::Full { plugin: "p".into(), what: "instances", key: "plugins.instances", limit: 1 };
         tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
             for _ in 0..2 {
-                let mut logged = Logged::default();
+                let mut failures = Failures::default();
                 for _ in 0..3 {
-                    let asked = stage.timed(Size::Said(1), kind, &cx, &mut logged, async |_| Err::<(), _>(full()));
+                    let asked = stage.timed(Size::Said(1), kind, &cx, &mut failures, async |_| Err::<(), _>(full()));
                     assert!(asked.now_or_never().unwrap().opinion.unwrap().is_none());
                 }
-                stage.withholds_too_much(kind, &cx.request_id, &mut logged);
+                stage.withholds_too_much(kind, &cx.request_id, &mut failures);
             }
         });
         assert_eq!(lines.load(Ordering::Relaxed), 4, "of two texts, one for each reason");
@@ -113,21 +113,21 @@ fn a_text_is_not_judged_any_more_once_the_guard_has_failed_as_often_as_requests_
     let stage = Stage { on_error: OnError::Open, ..shipped() };
     let (kind, cx) = (StageKind::StreamGuard, under_way::tests::context());
     let limit = Duration::from_millis(1);
-    let ask = |logged: &mut Logged| {
+    let ask = |failures: &mut Failures| {
         let mut is_asked = false;
-        let asked = stage.timed(Size::Said(1), kind, &cx, logged, async |_| {
+        let asked = stage.timed(Size::Said(1), kind, &cx, failures, async |_| {
             is_asked = true;
             Err::<(), _>(CallError::Deadline { plugin: "p".into(), clock: "cpu", limit })
         });
         let failure = asked.now_or_never().unwrap().failure;
         (is_asked, failure)
     };
-    let mut logged = Logged::default();
+    let mut failures = Failures::default();
     for _ in 0..5 {
-        assert_eq!(ask(&mut logged), (true, Some("deadline")));
+        assert_eq!(ask(&mut failures), (true, Some("deadline")));
     }
-    assert_eq!(ask(&mut logged), (false, Some("paused")));
-    assert_eq!(ask(&mut Logged::default()), (true, Some("deadline")), "another text of the request");
+    assert_eq!(ask(&mut failures), (false, Some("paused")));
+    assert_eq!(ask(&mut Failures::default()), (true, Some("deadline")), "another text of the request");
 }
 
 /// An operator looks there for what a series means.

@@ -5,7 +5,7 @@ mod watched;
 
 use crate::context::RequestContext;
 use crate::holdback::{AtCap, Holdback, Released};
-use crate::stage::{HOLDBACK_CAP, Logged, OnError, Size, Stage};
+use crate::stage::{Failures, HOLDBACK_CAP, OnError, Size, Stage};
 use crate::stages::run_tools::is_json;
 use crate::stages::screen_output::Judged;
 use metrics::counter;
@@ -53,7 +53,7 @@ pub(super) struct Withheld {
     /// Whose instances judge it.
     pool: StreamPool,
     watched: Option<Watched>,
-    logged: Logged,
+    failures: Failures,
 }
 
 /// A guard's answer, followed.
@@ -108,7 +108,7 @@ impl Asking<'_> {
     /// Asks `stage` about what waits in `held`.
     pub(super) async fn call(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         let Self { cx, streaming, choice, channel, ending, .. } = self;
-        let Withheld { text, inserted, call, pool, watched, logged, .. } = &mut *held;
+        let Withheld { text, inserted, call, pool, watched, failures, .. } = &mut *held;
         let window = text.window();
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
         let watched = watched.get_or_insert_with(|| Watched::begin(stage));
@@ -119,7 +119,7 @@ impl Asking<'_> {
         let asked = stage
             // How much a model says at once, its caller may have a say in: of tool calls, or a text that is held back, as much
             // as it likes.
-            .timed(Size::Said(window.text.len()), StageKind::StreamGuard, call, logged, async |plugin| {
+            .timed(Size::Said(window.text.len()), StageKind::StreamGuard, call, failures, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
                 let said = plugin.inspect_window_in(pool, call, text.carry(), window.clone()).await?;
@@ -171,7 +171,7 @@ impl Asking<'_> {
                     self.note_cap(stage, withheld);
                 }
                 if text.unjudged_bytes > 0 {
-                    stage.withholds_too_much(StageKind::StreamGuard, &self.cx.request_id, &mut held.logged);
+                    stage.withholds_too_much(StageKind::StreamGuard, &self.cx.request_id, &mut held.failures);
                 }
                 if let Some(watched) = held.watched.as_mut().filter(|_| text.is_at_cap()) {
                     watched.tell(|told| told.fail(HOLDBACK_CAP));
@@ -207,7 +207,7 @@ impl Withheld {
             call: None,
             pool: StreamPool::default(),
             watched: None,
-            logged: Logged::default(),
+            failures: Failures::default(),
         }
     }
 
