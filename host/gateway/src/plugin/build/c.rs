@@ -1,24 +1,21 @@
-//! C: headers by `wit-bindgen`, clang with wasi-libc's headers and library, linked to a component by rustup's
-//! `wasm-component-ld`. Nothing of WASI is left as long as the plugin opens no files.
+//! C: bindings by the library of wit-bindgen, so that authors need not install its program; clang with wasi-libc's headers and
+//! library, linked to a component by rustup's `wasm-component-ld`. Nothing of WASI is left as long as the plugin opens no files.
 
 use super::rust::{linkers, path};
 use super::{Project, find, run_tool, wit};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use wit_bindgen_core::{Files, wit_parser::Resolve};
 
-const BINDGEN: &str = "cargo install wit-bindgen-cli --version 0.63.0 --locked --no-default-features --features c";
 const CLANG: &str = "apt-get install --no-install-recommends clang wasi-libc";
 
 pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
-    let bindgen = find(&["wit-bindgen".into()], BINDGEN)?;
     let clang = find(&["clang".into()], CLANG)?;
     let libc = libc()?;
     let linkers = linkers().context("no wasm-component-ld; it comes with rustup's toolchains (https://rustup.rs)")?;
     let bindings = project.folder.join("target/bindings");
-    let mut headers = Command::new(bindgen);
-    headers.current_dir(&project.folder).args(["c", wit(project)?, "--world", "project", "--out-dir"]).arg(&bindings);
-    run_tool(&mut headers)?;
+    bind(&project.folder.join(wit(project)?), &bindings)?;
 
     let mut compile = Command::new(clang);
     compile.current_dir(&project.folder).args([
@@ -35,6 +32,21 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
     compile.args(["-Wl,--no-entry", "-Wl,--strip-debug", "plugin.c"]).arg(bindings.join("project.c"));
     compile.arg(bindings.join("project_component_type.o")).args(["-lc", "-o"]).arg(component);
     run_tool(&mut compile)
+}
+
+/// Writes the header and source of the world `project`, and the object that tells the linker of it.
+fn bind(wit: &Path, into: &Path) -> anyhow::Result<()> {
+    let mut resolve = Resolve::default();
+    let (package, _) = resolve.push_dir(wit)?;
+    let world = resolve.select_world(&[package], Some("project"))?;
+    let mut files = Files::default();
+    wit_bindgen_c::Opts::default().build().generate(&mut resolve, world, &mut files)?;
+    std::fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
+    for (name, bytes) in files.iter() {
+        let path = into.join(name);
+        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// The folder that has wasi-libc in its `include` and `lib`.
