@@ -37,7 +37,8 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
 /// Writes the header and source of the world `project`, and the object that tells the linker of it.
 fn bind(wit: &Path, into: &Path) -> anyhow::Result<()> {
     let mut resolve = Resolve::default();
-    let (package, _) = resolve.push_dir(wit)?;
+    let pushed = resolve.push_dir(wit);
+    let (package, _) = pushed.map_err(|error| anyhow::Error::msg(resolve.render_error(&error)))?;
     let world = resolve.select_world(&[package], Some("project"))?;
     let mut files = Files::default();
     wit_bindgen_c::Opts::default().build().generate(&mut resolve, world, &mut files)?;
@@ -56,5 +57,32 @@ fn libc() -> anyhow::Result<PathBuf> {
     match folders.into_iter().map(Path::new).find(|folder| has(folder)) {
         Some(folder) => Ok(folder.to_owned()),
         None => bail!("wasi-libc is not there; to install it:\n\n    {CLANG}\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_of_the_world_is_shown_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let into = folder.path().join("bindings");
+        let bound = |world: &str| {
+            std::fs::write(folder.path().join("project.wit"), format!("package a:b;\n{world}\n")).unwrap();
+            bind(folder.path(), &into).map_err(|error| error.to_string())
+        };
+        bound("world project { export run: func(); }").unwrap();
+        for file in ["project.h", "project.c", "project_component_type.o"] {
+            assert!(into.join(file).exists(), "{file}");
+        }
+        for (world, fault) in [
+            ("world project {", "project.wit:3"),
+            ("world project { export nonesuch; }", "project.wit:2:24"),
+            ("world other {}", "World `project` not found"),
+        ] {
+            let said = bound(world).unwrap_err();
+            assert!(said.contains(fault), "{said}");
+        }
     }
 }
