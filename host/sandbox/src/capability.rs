@@ -34,10 +34,7 @@ pub(crate) use log_rate::LogRate;
 pub(crate) use metrics::Meters;
 
 use crate::bindings::Everything;
-use crate::bindings::tidegate::plugin::{clock as clock_wit, documents as documents_wit, kv as kv_wit};
-use crate::bindings::tidegate::plugin::{http as http_wit, models as models_wit, random as random_wit};
-use crate::bindings::tidegate::plugin::{log as log_wit, metrics as metrics_wit, types as wit};
-use crate::bindings::tidegate::plugin::{secrets as secrets_wit, vectors as vectors_wit};
+use crate::bindings::tidegate::plugin::types as wit;
 use crate::state::HostState;
 use std::future::Future;
 use std::pin::Pin;
@@ -162,13 +159,3 @@ pub(crate) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 
 impl wit::Host for HostState {}
 impl crate::bindings::tidegate::plugin::accounting::Host for HostState {}
-
-// The generated traits, named once here so that a new capability is a new file and a line in `IMPORTS`.
-const _: () = {
-    const fn is_host<T: log_wit::Host + metrics_wit::Host + clock_wit::Host + kv_wit::Host + documents_wit::Host>() {}
-    const fn is_granted<T: secrets_wit::Host + http_wit::Host + models_wit::Host + vectors_wit::Host>() {}
-    const fn is_random<T: random_wit::Host>() {}
-    is_host::<HostState>();
-    is_granted::<HostState>();
-    is_random::<HostState>();
-};
