@@ -101,6 +101,11 @@ pub(crate) const IMPORTS: [(&str, Grant); 12] = [
     ("tidegate:plugin/random@0.1.0", Grant::Random),
 ];
 
+/// Everything that a grant can be about, by the names that descriptors and configs have for it.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    IMPORTS.iter().filter_map(|(_, grant)| grant.capability())
+}
+
 /// What lets a component import an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grant {

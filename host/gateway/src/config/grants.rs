@@ -8,12 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_egress::EgressError;
-use tidegate_sandbox::capability::is_reserved;
+use tidegate_sandbox::capability::{self, is_reserved};
 use tidegate_sandbox::stage::{Grants, HttpGrant, ModelGrant, SecretGrant, VectorAccess};
 use tidegate_types::{Quota, TenantId};
-
-/// Everything that a grant can be about.
-const CAPABILITIES: [&str; 7] = ["kv", "documents", "secrets", "http", "models", "vectors", "random"];
 
 /// Requests of one plugin at once. All instances that may wait for others are fewer, and each sends 16 at once.
 const MAX_CONCURRENCY: usize = 1 << 18;
@@ -165,10 +162,10 @@ impl TenantConfig {
         for (project, of) in &self.projects {
             of.check(config).with_context(|| format!("tenant `{name}`: project `{project}`"))?;
         }
-        let unknown = self.plugin_capabilities.iter().flatten().find(|known| !CAPABILITIES.contains(&known.as_str()));
-        match unknown {
+        let is_known = |name: &&String| capability::names().any(|known| known == name.as_str());
+        match self.plugin_capabilities.iter().flatten().find(|name| !is_known(name)) {
             Some(unknown) => {
-                let known = CAPABILITIES.join(", ");
+                let known = capability::names().collect::<Vec<_>>().join(", ");
                 anyhow::bail!("tenant `{name}`: there is no capability `{unknown}`; there are: {known}")
             }
             None => Ok(()),
@@ -177,7 +174,7 @@ impl TenantConfig {
 
     fn withheld(&self) -> BTreeSet<String> {
         let Some(allowed) = &self.plugin_capabilities else { return BTreeSet::new() };
-        CAPABILITIES.iter().filter(|name| !allowed.contains(**name)).map(|name| (*name).to_owned()).collect()
+        capability::names().filter(|name| !allowed.contains(*name)).map(str::to_owned).collect()
     }
 }
 
@@ -273,7 +270,7 @@ impl HttpGrantConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Config;
+    use super::*;
 
     #[test]
     fn http_under_which_every_request_would_fail_is_refused_by_name() {
@@ -359,5 +356,20 @@ mod tests {
             (&*grants.secrets["key"].origins, &*grants.secrets["key"].headers),
             (&["https://b.example".to_owned()][..], &["x-vendor".to_owned()][..])
         );
+    }
+
+    #[test]
+    fn a_tenant_goes_without_every_capability_that_it_is_not_given() {
+        let withheld = |said: &str| {
+            let config = Config::parse(&format!("[tenants.t]\n{said}\n"))?;
+            Ok::<_, anyhow::Error>(config.tenants["t"].withheld().into_iter().collect::<Vec<_>>())
+        };
+        assert!(withheld("").unwrap().is_empty());
+        let all: BTreeSet<&str> = capability::names().collect();
+        assert!(withheld("plugin_capabilities = []").unwrap().iter().eq(&all));
+        let but_kv = ["documents", "http", "models", "random", "secrets", "vectors"];
+        assert_eq!(withheld("plugin_capabilities = [\"kv\"]").unwrap(), but_kv);
+        let why = format!("{:#}", withheld("plugin_capabilities = [\"files\"]").unwrap_err());
+        assert!(why.contains("no capability `files`; there are: kv, documents, secrets, http, models, "), "{why}");
     }
 }
