@@ -1,17 +1,16 @@
 //! What all instances of one plugin have in common, fixed when it is loaded.
 
 use crate::bindings::exports::tidegate::plugin as exports;
-use crate::capability::{Documents, HttpAccess, KvStore, LogRate, ModelService, Namespace, VectorStore};
+use crate::capability::{Documents, HttpAccess, KvStore, LogRate, ModelService, VectorStore};
 use crate::config::Fixed;
 use crate::registry::{Registry, Work};
 use crate::stage::{Grants, Limits, StageKind};
-use crate::state::{HostState, Phase};
+use crate::state::HostState;
 use crate::ticker::Clock;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tidegate_types::TenantId;
 use wasmtime::component::InstancePre;
 
 /// The parts of an instance that are the same each time.
@@ -25,6 +24,7 @@ pub(crate) struct Blueprint {
     pub(crate) grants: Grants,
     pub(crate) documents: Option<Arc<dyn Documents>>,
     pub(crate) http: Option<Arc<HttpAccess>>,
+    pub(crate) kv: Arc<dyn KvStore>,
     pub(crate) models: Arc<dyn ModelService>,
     pub(crate) vectors: Arc<dyn VectorStore>,
     /// What its instances may log together.
@@ -36,6 +36,8 @@ pub(crate) struct Blueprint {
     pub(crate) configure_cpu: Duration,
     /// Of its guests' CPU time.
     pub(crate) clock: Clock,
+    /// Where its instances have their slots and their memory from.
+    pub(crate) registry: Arc<Registry>,
     pub(crate) work: Work,
     /// All tenants share the instances.
     pub(crate) shared: bool,
@@ -47,17 +49,6 @@ pub(crate) struct Blueprint {
 }
 
 impl Blueprint {
-    /// The state of an instance that will serve calls of a tenant, or of all.
-    pub(crate) fn serving_state(
-        self: &Arc<Self>,
-        namespace: Namespace,
-        kv: Arc<dyn KvStore>,
-        registry: Arc<Registry>,
-        tenant: TenantId,
-    ) -> HostState {
-        HostState::new(self.clone(), namespace, kv, registry, tenant, Phase::Serve)
-    }
-
     /// Notes what an instance holds, in `tidegate_plugin_memory_peak_bytes` where it is the most so far.
     pub(crate) fn note_memory(&self, bytes: usize) {
         let Some(peak) = &self.memory_peak else { return };

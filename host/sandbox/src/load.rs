@@ -6,7 +6,7 @@
 mod checks;
 
 use crate::blueprint::{Blueprint, StageIndices, configure_wall};
-use crate::capability::{Documents, HttpAccess, KvStore, LogRate, MemoryKv, MemoryVectors, Namespace, for_line};
+use crate::capability::{Documents, HttpAccess, LogRate, MemoryKv, MemoryVectors, Namespace, for_line};
 use crate::descriptor;
 use crate::error::LoadCause;
 use crate::imports;
@@ -57,7 +57,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let work = if waits { Work::Wait } else { Work::Compute };
     let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
 
-    let descriptor = on_own_thread(describe(core, Arc::new(blueprint.clone())))?;
+    let descriptor = on_own_thread(describe(core, &blueprint))?;
     checks::capabilities(&used, &descriptor)?;
     checks::shared(&blueprint, &used, &descriptor)?;
     schema::validate(&descriptor.config_schema, &config)
@@ -75,7 +75,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let blueprint = if takes {
         snapshot(core, &bytes, blueprint, wanted)?
     } else {
-        on_own_thread(configure(core, blueprint.clone()))?;
+        on_own_thread(configure(core, &blueprint))?;
         blueprint
     };
     Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor, used)))
@@ -168,6 +168,7 @@ pub(crate) fn blueprint(
         grants: spec.grants,
         documents: opened.documents,
         http: opened.http,
+        kv: core.config.kv.clone(),
         models: core.config.models.clone(),
         vectors: core.config.vectors.clone(),
         fixed: core.config.fixed.clone(),
@@ -175,6 +176,7 @@ pub(crate) fn blueprint(
         declares_secrets: false,
         configure_cpu: core.config.configure_cpu,
         clock: core.ticker.clock().clone(),
+        registry: core.registry.clone(),
         work: Work::Compute,
         shared: spec.shared,
         is_configured: false,
@@ -233,9 +235,9 @@ pub(crate) fn interface(stage: StageKind) -> String {
 }
 
 /// Describes the plugin in an instance of its own.
-pub(crate) async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, LoadCause> {
+pub(crate) async fn describe(core: &Core, blueprint: &Blueprint) -> Result<Descriptor, LoadCause> {
     let failed = |error: CallError| LoadCause::Describe(for_line(&error.to_string()).into_owned());
-    let state = trial_state(core, blueprint.clone(), Phase::Describe { used: None });
+    let state = trial_state(blueprint, Phase::Describe { used: None });
     let wall = blueprint.configure_wall();
     let _trial = core.trials.acquire().await;
     let _running = core.ticker.clock().running();
@@ -257,8 +259,8 @@ pub(crate) async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<D
 }
 
 /// Configures an instance to learn whether it accepts the config; an operator reads this now, not a caller later.
-async fn configure(core: &Core, blueprint: Arc<Blueprint>) -> Result<(), LoadCause> {
-    let state = trial_state(core, blueprint, Phase::Serve);
+async fn configure(core: &Core, blueprint: &Blueprint) -> Result<(), LoadCause> {
+    let state = trial_state(blueprint, Phase::Serve);
     let _trial = core.trials.acquire().await;
     let _running = core.ticker.clock().running();
     Instance::configured(state, None).await.map(|_| ()).map_err(not_configured)
@@ -272,13 +274,12 @@ fn not_configured(error: CallError) -> LoadCause {
 }
 
 /// The state of an instance that serves nobody: what it stores is thrown away with it.
-fn trial_state(core: &Core, blueprint: Arc<Blueprint>, phase: Phase) -> HostState {
-    let nobody = TenantId::new("");
-    let namespace = Namespace::of_tenant(blueprint.name.clone(), nobody.clone());
-    let scratch: Arc<dyn KvStore> = Arc::new(MemoryKv::new(blueprint.grants.kv_bytes.unwrap_or(0)));
+fn trial_state(blueprint: &Blueprint, phase: Phase) -> HostState {
+    let nobody = Namespace::of_tenant(blueprint.name.clone(), TenantId::new(""));
+    let kv = Arc::new(MemoryKv::new(blueprint.grants.kv_bytes.unwrap_or(0)));
     let vectors = Arc::new(MemoryVectors::new(TRIAL_VECTORS, TRIAL_VECTORS));
-    let blueprint = Arc::new(Blueprint { vectors, memory_peak: None, ..Blueprint::clone(&blueprint) });
-    HostState::new(blueprint, namespace, scratch, core.registry.clone(), nobody, phase)
+    let blueprint = Blueprint { kv, vectors, memory_peak: None, ..blueprint.clone() };
+    HostState::new(Arc::new(blueprint), nobody, phase)
 }
 
 /// The same plugin, configured, whose instances begin so. Where the component does not allow that, for whatever reason, it
@@ -289,7 +290,7 @@ fn snapshot(
     blueprint: Arc<Blueprint>,
     wanted: Snapshot,
 ) -> Result<Arc<Blueprint>, LoadCause> {
-    let trial = |blueprint| trial_state(core, blueprint, Phase::Serve);
+    let trial = |blueprint: &Blueprint| trial_state(blueprint, Phase::Serve);
     let mut is_accepted = false;
     let taken = ended_on_own_thread(async {
         let _trial = core.trials.acquire().await;
@@ -309,7 +310,7 @@ fn snapshot(
         _ => tracing::debug!(%plugin, "each instance is configured, for no snapshot can be taken: {why}"),
     }
     if !is_accepted {
-        on_own_thread(configure(core, blueprint.clone()))?;
+        on_own_thread(configure(core, &blueprint))?;
     }
     Ok(blueprint)
 }
@@ -353,7 +354,7 @@ mod tests {
     async fn what_is_put_into_a_collection_while_a_plugin_is_tried_is_thrown_away() {
         let plugin = crate::plugin::tests::load(1, Snapshot::Never).unwrap();
         let (core, blueprint) = parts(&plugin);
-        let state = trial_state(core, blueprint.clone(), Phase::Serve);
+        let state = trial_state(blueprint, Phase::Serve);
         let collection = Collection::of_tenant("notes", TenantId::new(""));
         let entry = VectorEntry { id: "a".into(), vector: vec![1.0], payload: Vec::new() };
         state.blueprint.vectors.put(&collection, vec![entry]).await.unwrap();

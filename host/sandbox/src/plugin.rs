@@ -19,6 +19,7 @@ use crate::stages::{
     Answer, CallTool, Forget, InspectOutput, InspectOutside, InspectPrompt, InspectWindow, ListTools, OnComplete,
     Recall, Remember, Retrieve, Route, StageCall,
 };
+use crate::state::{HostState, Phase};
 use crate::within::{Within, within};
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -151,12 +152,10 @@ impl Plugin {
 
     /// Makes an instance, configures it and drops it again: for measuring what one costs.
     pub async fn make_instance(&self) -> Result<(), CallError> {
-        let nobody = TenantId::new("");
-        let namespace = Namespace::of_tenant(self.blueprint.name.clone(), nobody.clone());
-        let (kv, registry) = (self.core.config.kv.clone(), self.core.registry.clone());
+        let nobody = Namespace::of_tenant(self.blueprint.name.clone(), TenantId::new(""));
         let _trial = self.core.trials.acquire().await;
         let _running = self.blueprint.clock.running();
-        let state = self.blueprint.serving_state(namespace, kv, registry, nobody);
+        let state = HostState::new(self.blueprint.clone(), nobody, Phase::Serve);
         Instance::configured(state, None).await.map(|_| ())
     }
 
@@ -343,10 +342,10 @@ impl Plugin {
     pub(crate) fn pool(&self, ctx: &CallContext) -> Arc<Pool> {
         let owner = self.owner(ctx);
         self.pools.get_or_make(owner, || {
-            let tenant = if self.blueprint.shared { &self.everyone } else { &ctx.caller.tenant };
-            let (plugin, share) = (self.blueprint.name.clone(), tenant.clone());
-            let namespace = Namespace { plugin, tenant: owner.clone(), share };
-            Pool::new(self.blueprint.clone(), namespace, tenant.clone(), &self.core, &self.makings)
+            let share = if self.blueprint.shared { &self.everyone } else { &ctx.caller.tenant };
+            let plugin = self.blueprint.name.clone();
+            let namespace = Namespace { plugin, tenant: owner.clone(), share: share.clone() };
+            Pool::new(self.blueprint.clone(), namespace, &self.makings)
         })
     }
 

@@ -12,11 +12,10 @@ mod waiters;
 pub(crate) use making::Makings;
 
 use crate::blueprint::Blueprint;
-use crate::capability::{KvStore, Namespace};
+use crate::capability::Namespace;
 use crate::instance::Instance;
 use crate::lane::{Count, lane};
 use crate::registry::{Registry, Work};
-use crate::sandbox::Core;
 use crate::slots::share_of;
 use crate::stage::CallError;
 use making::UnderWay;
@@ -34,8 +33,6 @@ pub(crate) struct Pool {
     namespace: Namespace,
     /// Whose share of all places and memory its instances are.
     share: Owner,
-    kv: Arc<dyn KvStore>,
-    registry: Arc<Registry>,
     makings: Weak<Makings>,
     places: Mutex<Places>,
 }
@@ -84,7 +81,7 @@ impl Lease<'_> {
     pub(crate) fn keep(self, now: Instant) {
         let Self { instance, place, .. } = self;
         let pool = place.0;
-        let is_worn = pool.registry.is_worn(instance.calls, instance.born, now);
+        let is_worn = pool.registry().is_worn(instance.calls, instance.born, now);
         let kept = pool.may_idle(instance, now);
         std::mem::forget(place);
         pool.give_back(Some(now), kept);
@@ -137,19 +134,12 @@ impl Places {
 }
 
 impl Pool {
-    pub(crate) fn new(
-        blueprint: Arc<Blueprint>,
-        namespace: Namespace,
-        tenant: TenantId,
-        core: &Core,
-        makings: &Arc<Makings>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, makings: &Arc<Makings>) -> Arc<Self> {
         let free = blueprint.max_instances();
         let places = Places { idle: Vec::new(), free, waiters: Waiters::default(), answered: None, under_way: None };
-        let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
-        let share = share_of(tenant);
+        let share = share_of(namespace.share.clone());
         let (makings, places) = (Arc::downgrade(makings), Mutex::new(places));
-        Arc::new(Self { blueprint, namespace, share, kv, registry, makings, places })
+        Arc::new(Self { blueprint, namespace, share, makings, places })
     }
 
     /// Whether it has the instances of this plugin that serve `owner`.
@@ -210,7 +200,7 @@ impl Pool {
             }
         }
         // Others may wait for what is idle now; whether they do was not known for sure before.
-        self.registry.relieve(self.work());
+        self.registry().relieve(self.work());
     }
 
     /// Who is next to have a place; where nobody waits, the place is free.
@@ -228,12 +218,12 @@ impl Pool {
 
     /// An instance that may wait for the next call; another is dropped here.
     fn may_idle(&self, instance: Box<Instance>, now: Instant) -> Option<Idle> {
-        let may = self.registry.may_idle(self.work(), &self.share, instance.calls, instance.born, now);
+        let may = self.registry().may_idle(self.work(), &self.share, instance.calls, instance.born, now);
         may.then(|| Idle { instance, since: now, lane: lane() })
     }
 
     fn full(&self) -> CallError {
-        let (key, limit) = self.registry.max_instances(self.work());
+        let (key, limit) = self.registry().max_instances(self.work());
         CallError::Full { plugin: self.blueprint.name.to_string(), what: "instances", key, limit }
     }
 
@@ -245,6 +235,10 @@ impl Pool {
     /// What a call is told that waited for others and then had too little time.
     pub(crate) fn busy(&self) -> CallError {
         CallError::Busy { plugin: self.blueprint.name.to_string(), instances: self.blueprint.max_instances() }
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.blueprint.registry
     }
 
     /// Which slots its instances take.
@@ -270,7 +264,7 @@ impl Pool {
 
     /// How many there are in all pools of the same work. Changed under this one's lock, and so right whenever that is free.
     fn num_idle(&self) -> &Count {
-        self.registry.num_idle(self.work())
+        self.registry().num_idle(self.work())
     }
 
     /// Drops the instance that waits longest.
@@ -325,7 +319,7 @@ mod tests {
         let Lease { instance, place, .. } = pool.lease(&pool.share.tenant, Class::default(), until).await.unwrap();
         let kept = pool.may_idle(instance, Instant::now());
         assert!(kept.is_some(), "nobody waits");
-        let mut waiting = pin!(pool.registry.slot(Work::Compute, &pool.share, until));
+        let mut waiting = pin!(pool.registry().slot(Work::Compute, &pool.share, until));
         assert!(futures_util::poll!(&mut waiting).is_pending(), "its tenant has all there are");
         std::mem::forget(place);
         pool.give_back(None, kept);
@@ -343,11 +337,11 @@ mod tests {
         let born = lease.instance.born;
         let (used, old) = (born + config.max_age - config.max_idle / 2, born + config.max_age);
         lease.keep(used);
-        pool.registry.sweep(old - tick);
+        pool.registry().sweep(old - tick);
         let lease = pool.lease(&pool.share.tenant, Class::default(), until).await.unwrap();
         assert_eq!(lease.instance.born, born, "it was there");
         lease.keep(used);
-        pool.registry.sweep(old);
+        pool.registry().sweep(old);
         assert!(pool.is_empty());
         let Lease { instance, place, .. } = pool.lease(&pool.share.tenant, Class::default(), until).await.unwrap();
         let old = instance.born + config.max_age;

@@ -44,7 +44,7 @@ pub(crate) async fn take(
     core: &Core,
     component: &[u8],
     blueprint: &Arc<Blueprint>,
-    trial: impl Fn(Arc<Blueprint>) -> HostState,
+    trial: impl Fn(&Blueprint) -> HostState,
     is_accepted: &mut bool,
 ) -> Result<Blueprint, NoSnapshot> {
     let kinds = blueprint.stages.kinds();
@@ -52,7 +52,7 @@ pub(crate) async fn take(
     let (context, instrumented) = wizer.instrument_component(component)?;
     // It serves nobody, and has pages beside the plugin's own: what it holds is no plugin's peak.
     let readable = Blueprint { memory_peak: None, ..with_component(core, blueprint, &instrumented, &kinds)? };
-    let mut instance = Instance::bare(trial(Arc::new(readable)), None).await?;
+    let mut instance = Instance::bare(trial(&readable), None).await?;
     instance.configure().await.map_err(NoSnapshot::Refused)?;
     *is_accepted = true;
     let configured = {
@@ -64,7 +64,7 @@ pub(crate) async fn take(
     drop(instance);
     let taken = Blueprint { is_configured: true, ..with_component(core, blueprint, &configured, &kinds)? };
     // Should it not start, that is known now and not by the first request.
-    let mut first = Instance::configured(trial(Arc::new(taken.clone())), None).await.map_err(Error::new)?;
+    let mut first = Instance::configured(trial(&taken), None).await.map_err(Error::new)?;
     first.check_types()?;
     Ok(taken)
 }

@@ -2,7 +2,7 @@
 //! that say afterwards why a call ended. Host functions (`capability/`) are methods of [`HostState`].
 
 use crate::blueprint::Blueprint;
-use crate::capability::{CapabilityError, KvStore, LogBudget, Meters, Namespace};
+use crate::capability::{CapabilityError, LogBudget, Meters, Namespace};
 use crate::config::Fixed;
 use crate::engine::{CORE_INSTANCES, ELEMENT_BYTES, FREE_ELEMENTS, MEMORIES, TABLE_ELEMENTS, TABLES};
 use crate::meter::CpuMeter;
@@ -19,7 +19,6 @@ use wasmtime::ResourceLimiter;
 pub(crate) struct HostState {
     pub(crate) blueprint: Arc<Blueprint>,
     pub(crate) namespace: Namespace,
-    pub(crate) kv: Arc<dyn KvStore>,
     pub(crate) meter: CpuMeter,
     pub(crate) memory: MemoryAccount,
     pub(crate) log: LogBudget,
@@ -55,21 +54,19 @@ pub(crate) enum Phase {
 }
 
 impl HostState {
-    pub(crate) fn new(
-        blueprint: Arc<Blueprint>,
-        namespace: Namespace,
-        kv: Arc<dyn KvStore>,
-        registry: Arc<Registry>,
-        tenant: TenantId,
-        phase: Phase,
-    ) -> Self {
-        let owner = share_of(tenant.clone());
-        let memory = MemoryAccount { limit: blueprint.limits.memory_bytes, held: 0, denied: None, registry, owner };
+    pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, phase: Phase) -> Self {
+        let tenant = namespace.share.clone();
+        let memory = MemoryAccount {
+            limit: blueprint.limits.memory_bytes,
+            held: 0,
+            denied: None,
+            registry: blueprint.registry.clone(),
+            owner: share_of(tenant.clone()),
+        };
         let (log, meter) = (LogBudget::new(blueprint.limits.log_bytes), CpuMeter::new(blueprint.clock.clone()));
         Self {
             blueprint,
             namespace,
-            kv,
             meter,
             memory,
             log,

@@ -126,7 +126,7 @@ impl Host for HostState {
     async fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: Option<u64>) -> wasmtime::Result<Result<(), Error>> {
         let done = match self.may_write("kv.set", &key) {
             Ok(quota) => {
-                let done = self.kv.set(&self.namespace, key, value, ttl_ms.map(Duration::from_millis), quota);
+                let done = self.blueprint.kv.set(&self.namespace, key, value, ttl_ms.map(Duration::from_millis), quota);
                 self.meter.waiting(done).await
             }
             Err(error) => Err(error),
@@ -142,7 +142,8 @@ impl Host for HostState {
     ) -> wasmtime::Result<Result<i64, Error>> {
         let sum = match self.may_write("kv.increment", &key) {
             Ok(quota) => {
-                let sum = self.kv.increment(&self.namespace, key, delta, ttl_ms.map(Duration::from_millis), quota);
+                let sum =
+                    self.blueprint.kv.increment(&self.namespace, key, delta, ttl_ms.map(Duration::from_millis), quota);
                 self.meter.waiting(sum).await
             }
             Err(error) => Err(error),
@@ -152,7 +153,7 @@ impl Host for HostState {
 
     async fn delete(&mut self, key: String) -> wasmtime::Result<Result<(), Error>> {
         let done = match self.may_store("kv.delete", std::slice::from_ref(&key)) {
-            Ok(_) => self.meter.waiting(self.kv.delete(&self.namespace, &key)).await,
+            Ok(_) => self.meter.waiting(self.blueprint.kv.delete(&self.namespace, &key)).await,
             Err(error) => Err(error),
         };
         Ok(done.map_err(Into::into))
@@ -168,7 +169,7 @@ impl HostState {
         let quota = self.may_store(function, keys)?;
         // No more is kept; but a key may be named again and again.
         let most = if keys.len() > 1 { quota } else { u64::MAX };
-        self.meter.waiting(self.kv.get_many(&self.namespace, keys, most)).await
+        self.meter.waiting(self.blueprint.kv.get_many(&self.namespace, keys, most)).await
     }
 
     /// As [`HostState::may_store`], for what stays. A key is content too: it may be made of what was asked.

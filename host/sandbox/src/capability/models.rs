@@ -210,6 +210,7 @@ mod tests {
     use crate::plugin::tests::{load, parts};
     use crate::sandbox::Snapshot;
     use crate::stage::{Grants, ModelGrant};
+    use crate::state::Phase;
     use tidegate_types::TenantId;
 
     #[test]
@@ -237,15 +238,15 @@ mod tests {
     async fn a_model_is_told_an_address_where_what_the_plugin_sees_may_leave_and_not_by_its_grant_alone() {
         const FAR: &str = "https://a.example/?q=secret";
         let plugin = load(1, Snapshot::Never).unwrap();
-        let (core, blueprint) = parts(&plugin);
+        let (_, blueprint) = parts(&plugin);
         for (content, url, is_asked) in
             [(false, FAR, false), (true, FAR, true), (false, "data:image/png;base64,AA", true)]
         {
             let models = [("small".to_owned(), ModelGrant { model: "tiny".into() })].into();
             let grants = Grants { content, models, ..Grants::default() };
             let blueprint = Arc::new(Blueprint { grants, ..Blueprint::clone(blueprint) });
-            let (tenant, kv, registry) = (TenantId::new("a"), core.config.kv.clone(), core.registry.clone());
-            let mut state = blueprint.serving_state(Namespace::of_tenant("p", tenant.clone()), kv, registry, tenant);
+            let namespace = Namespace::of_tenant("p", TenantId::new("a"));
+            let mut state = HostState::new(blueprint, namespace, Phase::Serve);
             (state.caller, state.request) = (Some(Arc::new(Caller::local())), Some(RequestId::new("r")));
             let answer = wit::Host::complete(&mut state, "small".into(), vec![image(url)], String::new()).await;
             match answer.unwrap() {

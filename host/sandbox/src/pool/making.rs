@@ -12,6 +12,7 @@ use crate::instance::Instance;
 use crate::lane::Count;
 use crate::slots::Slot;
 use crate::stage::CallError;
+use crate::state::{HostState, Phase};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
@@ -60,7 +61,7 @@ async fn see_through(turn: Turn, make: Make) {
             let why = error.to_string();
             tracing::warn!("an instance that no call sees to was not made: {}", for_line(&why));
             // Others may wait for what it had.
-            turn.0.registry.relieve(turn.0.work());
+            turn.0.registry().relieve(turn.0.work());
         }
     }
 }
@@ -111,7 +112,7 @@ impl Pool {
         if let Some(instance) = inherited {
             return Ok(Lease { instance, is_late: true, made_in: waited, place });
         }
-        let slot = self.registry.slot(self.work(), &self.share, until + waited).await;
+        let slot = self.registry().slot(self.work(), &self.share, until + waited).await;
         let slot = slot.ok_or_else(|| self.full())?;
         let began = Instant::now();
         let making = Making { pool: self, make: Some(self.make(slot)) };
@@ -123,9 +124,8 @@ impl Pool {
     }
 
     fn make(&self, slot: Slot) -> Make {
-        let (kv, registry, tenant) = (self.kv.clone(), self.registry.clone(), self.share.tenant.clone());
-        let (clock, namespace) = (self.blueprint.clock.clone(), self.namespace.clone());
-        let state = self.blueprint.serving_state(namespace, kv, registry, tenant);
+        let clock = self.blueprint.clock.clone();
+        let state = HostState::new(self.blueprint.clone(), self.namespace.clone(), Phase::Serve);
         Box::pin(async move {
             let _running = clock.running();
             Instance::configured(state, Some(slot)).await.map(Box::new)
@@ -158,13 +158,13 @@ impl Pool {
     fn go_on(self: &Arc<Self>, make: Make) {
         // Without a runtime the program is at its end, and without its plugin nobody calls again.
         let (Ok(runtime), Some(makings)) = (Handle::try_current(), self.makings.upgrade()) else { return };
-        if !self.registry.is_crowded(self.work())
+        if !self.registry().is_crowded(self.work())
             && let Some(turn) = self.turn()
         {
             makings.start(&runtime, turn, make);
         } else {
             drop(make);
-            self.registry.relieve(self.work());
+            self.registry().relieve(self.work());
         }
     }
 
@@ -189,13 +189,13 @@ impl Pool {
             drop(unplaced);
         }
         // Others may wait for what is idle now.
-        self.registry.relieve(self.work());
+        self.registry().relieve(self.work());
     }
 
     /// Makes an instance for the next call, where that would find none and nobody else needs what it takes.
     pub(super) fn make_successor(self: &Arc<Self>) {
         if self.has_use_for_another()
-            && let Some(slot) = self.registry.free_slot(self.work(), &self.share)
+            && let Some(slot) = self.registry().free_slot(self.work(), &self.share)
         {
             self.go_on(self.make(slot));
         }

@@ -6,6 +6,7 @@ use crate::capability::Namespace;
 use crate::plugin::tests::{load, parts};
 use crate::sandbox::Snapshot;
 use crate::stage::Limits;
+use crate::state::Phase;
 
 /// Answers with that header, and with so much of that body as is asked for.
 struct Echo(&'static str, &'static str);
@@ -123,13 +124,13 @@ async fn who_asks_a_service_that_hangs_leaves_others_their_share() {
 #[tokio::test]
 async fn bodies_that_the_calls_instance_could_not_take_together_are_not_kept_for_it() {
     let plugin = load(1, Snapshot::Never).unwrap();
-    let (core, blueprint) = parts(&plugin);
+    let (_, blueprint) = parts(&plugin);
     for (memory_bytes, num_kept) in [(14, 2), (15, 3), (4, 0)] {
         let limits = Limits { memory_bytes, ..blueprint.limits.clone() };
         let http = Some(Arc::new(access(Echo("", "12345"), &[])));
         let blueprint = Arc::new(Blueprint { limits, http, ..Blueprint::clone(blueprint) });
-        let (tenant, kv, registry) = (TenantId::new("a"), core.config.kv.clone(), core.registry.clone());
-        let mut state = blueprint.serving_state(Namespace::of_tenant("p", tenant.clone()), kv, registry, tenant);
+        let namespace = Namespace::of_tenant("p", TenantId::new("a"));
+        let mut state = HostState::new(blueprint, namespace, Phase::Serve);
         state.until = Instant::now() + Duration::from_secs(60);
         let request = || wit::Request {
             method: "GET".into(),
@@ -231,9 +232,8 @@ fn headers_of_the_connection_are_the_hosts() {
 #[test]
 fn a_url_and_a_body_have_so_many_bytes_at_most() {
     let plugin = load(1, Snapshot::Never).unwrap();
-    let (core, blueprint) = parts(&plugin);
-    let (tenant, kv, registry) = (TenantId::new("a"), core.config.kv.clone(), core.registry.clone());
-    let state = blueprint.serving_state(Namespace::of_tenant("p", tenant.clone()), kv, registry, tenant);
+    let (_, blueprint) = parts(&plugin);
+    let state = HostState::new(blueprint.clone(), Namespace::of_tenant("p", TenantId::new("a")), Phase::Serve);
     let grant = HttpGrant { request_bytes: 100, ..HttpGrant::new(["https://a.example".to_owned()]) };
     let access = HttpAccess::new(Arc::new(Encoded), grant, []);
     let outgoing = |url_bytes: usize, body_bytes: usize| {
