@@ -7,11 +7,11 @@
 
 use crate::config::SandboxConfig;
 use crate::lane::Count;
+use crate::per_key::PerKey;
 use crate::pool::Pool;
 use crate::pools::Pools;
 use crate::slots::{Slot, Slots};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(crate) struct Registry {
     recycle_after: u32,
     pools: Mutex<Vec<Weak<Pools>>>,
     /// The most memory that one instance has had, for each name of plugins that are loaded.
-    peaks: Mutex<HashMap<String, Weak<AtomicUsize>>>,
+    peaks: PerKey<String, AtomicUsize>,
 }
 
 /// An instance without work.
@@ -58,7 +58,7 @@ impl Registry {
             max_idle: config.max_idle,
             recycle_after: config.recycle_after_calls,
             pools: Mutex::default(),
-            peaks: Mutex::default(),
+            peaks: PerKey::new(AtomicUsize::default),
         }
     }
 
@@ -70,13 +70,7 @@ impl Registry {
     /// The most memory that one instance has had of all plugins of that name: one that is loaded anew, or twice, goes on from
     /// there.
     pub(crate) fn peak_of(&self, name: &str) -> Arc<AtomicUsize> {
-        let mut peaks = self.peaks.lock();
-        peaks.retain(|_, peak| peak.strong_count() > 0);
-        peaks.get(name).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let peak = Arc::default();
-            peaks.insert(name.to_owned(), Arc::downgrade(&peak));
-            peak
-        })
+        self.peaks.of(name.to_owned())
     }
 
     /// How many instances without work there are.
@@ -270,7 +264,6 @@ mod tests {
         assert_eq!(registry.peak_of("a").load(Ordering::Relaxed), 5);
         drop(second);
         assert_eq!(registry.peak_of("a").load(Ordering::Relaxed), 0);
-        assert_eq!(registry.peaks.lock().len(), 1);
     }
 
     #[test]

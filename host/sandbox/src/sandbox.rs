@@ -8,9 +8,9 @@ use crate::engine::TRIAL_INSTANCES;
 use crate::error::{LoadCause, LoadError, SandboxError};
 use crate::inspect::Anatomy;
 use crate::load;
+use crate::per_key::PerKey;
 use crate::plugin::Plugin;
 use crate::registry::Registry;
-use crate::rights::Rights;
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::HostState;
 use crate::sweeper::Sweeper;
@@ -40,7 +40,7 @@ pub(crate) struct Core {
     /// Bounds the guests that run while they are loaded: the pool has room for so many beside those that serve.
     pub(crate) trials: Semaphore,
     /// Of a plugin's folders one opening at once: one that hangs has no end.
-    pub(crate) openings: Rights<(String, BTreeMap<String, PathBuf>), Semaphore>,
+    pub(crate) openings: PerKey<(String, BTreeMap<String, PathBuf>), Semaphore>,
     /// Makes pseudonyms of callers.
     pub(crate) pseudonym_key: [u8; 32],
     /// What was loaded and is still in use, by everything that it was loaded with.
@@ -151,7 +151,7 @@ impl Sandbox {
             ticker,
             _sweeper: sweeper,
             trials,
-            openings: Rights::new(|| Semaphore::new(1)),
+            openings: PerKey::new(|| Semaphore::new(1)),
             pseudonym_key,
             loaded: Mutex::default(),
         })))

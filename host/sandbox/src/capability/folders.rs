@@ -10,7 +10,7 @@ mod reads;
 mod said;
 
 use super::{BoxFuture, CapabilityError, DocumentEntry, DocumentStore, Documents};
-use crate::rights::Rights;
+use crate::per_key::PerKey;
 use reads::Reads;
 use said::{Said, Wrong};
 use std::collections::BTreeMap;
@@ -29,12 +29,12 @@ const MAX_NAMES: usize = 100_000;
 /// Opens folders.
 pub struct Folders {
     /// Of each plugin in its folders: one that is mounted elsewhere is not kept waiting by where it was.
-    reads: Rights<(String, BTreeMap<String, PathBuf>), Reads>,
+    reads: PerKey<(String, BTreeMap<String, PathBuf>), Reads>,
 }
 
 impl Default for Folders {
     fn default() -> Self {
-        Self { reads: Rights::new(Reads::default) }
+        Self { reads: PerKey::new(Reads::default) }
     }
 }
 
