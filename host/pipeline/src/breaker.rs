@@ -16,7 +16,7 @@ use tidegate_types::{RequestId, TenantId};
 /// When a plugin is taken out, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BreakerConfig {
-    /// So many failures open it; 0 for never.
+    /// So many requests of one tenant in which it fails open it; 0 for never.
     pub failures: usize,
     /// ... within this time.
     pub within: Duration,

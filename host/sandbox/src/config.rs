@@ -64,6 +64,13 @@ pub struct Fixed {
 }
 
 impl SandboxConfig {
+    /// What all plugins together may keep in `kv`, where nobody says otherwise.
+    pub const KV_BYTES: u64 = 64 << 20;
+    /// What they may keep in `vectors`.
+    pub const VECTOR_BYTES: usize = 256 << 20;
+    /// The same of one project, or of one tenant's requests that are in none.
+    pub const OWNER_VECTOR_BYTES: usize = 64 << 20;
+
     /// Address space that is reserved for the memories of all instances.
     pub fn reserved_bytes(&self) -> usize {
         let memories = crate::engine::slots(self).saturating_mul(crate::engine::MEMORIES);
@@ -84,11 +91,11 @@ impl Default for SandboxConfig {
             max_age: Duration::from_secs(600),
             max_idle: Duration::from_secs(60),
             configure_cpu: Duration::from_secs(1),
-            kv: Arc::new(MemoryKv::new(64 << 20)),
+            kv: Arc::new(MemoryKv::new(Self::KV_BYTES)),
             documents: Arc::new(Folders::default()),
             http: Arc::new(NoHttp),
             models: Arc::new(NoModels),
-            vectors: Arc::new(MemoryVectors::new(64 << 20, 256 << 20)),
+            vectors: Arc::new(MemoryVectors::new(Self::OWNER_VECTOR_BYTES, Self::VECTOR_BYTES)),
             pseudonym_key: None,
             fixed: None,
         }

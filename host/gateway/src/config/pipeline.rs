@@ -94,7 +94,8 @@ pub enum WhenConfig {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakerConfig {
-    /// Failures of one tenant's calls that take the plugin out for that tenant; 0 for never.
+    /// So many of one tenant's requests in which it fails, however often in each, take the plugin out for that tenant; 0 for
+    /// never.
     pub failures: usize,
     /// ... within this time.
     pub within_ms: u64,
@@ -104,7 +105,8 @@ pub struct BreakerConfig {
 
 impl Default for BreakerConfig {
     fn default() -> Self {
-        Self { failures: 5, within_ms: 10_000, pause_ms: 10_000 }
+        let tidegate_pipeline::BreakerConfig { failures, within, pause } = Default::default();
+        Self { failures, within_ms: within.as_millis() as u64, pause_ms: pause.as_millis() as u64 }
     }
 }
 

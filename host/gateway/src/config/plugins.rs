@@ -68,10 +68,10 @@ impl Default for PluginsConfig {
             memory_mib: sandbox.total_memory_bytes >> 20,
             instance_memory_mib: sandbox.max_memory_bytes >> 20,
             kv: KeptIn::Memory,
-            kv_mib: 64,
+            kv_mib: SandboxConfig::KV_BYTES >> 20,
             vectors: KeptIn::Memory,
-            vectors_mib: 256,
-            owner_vectors_mib: 64,
+            vectors_mib: SandboxConfig::VECTOR_BYTES >> 20,
+            owner_vectors_mib: SandboxConfig::OWNER_VECTOR_BYTES >> 20,
         }
     }
 }
