@@ -183,11 +183,10 @@ impl Conversation {
     async fn let_go(&mut self) -> Result<(), Reject> {
         let Some(held) = self.held.take() else { return Ok(()) };
         let request = &self.turn.request;
-        let (cx, stream, model) = (&request.cx, request.chat.stream, &self.turn.model.name);
-        let findings = &mut self.screen.findings;
-        let judged = Box::pin(self.pipeline.screen_answer(cx, stream, model, held, self.usage, findings)).await?;
+        let (model, findings) = (&self.turn.model.name, &mut self.screen.findings);
+        let judged = Box::pin(self.pipeline.screen_answer(request, model, held, self.usage, findings)).await?;
         if judged.replaced {
-            cx.note(|report| report.citations.clear());
+            request.cx.note(|report| report.citations.clear());
             self.out.emit(ReplyEvent::Uncited).await;
         }
         for Delta { choice, kind } in judged.events {

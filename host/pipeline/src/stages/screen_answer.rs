@@ -8,6 +8,7 @@ use crate::stage::{Size, Stage, traced};
 use crate::stages::edits;
 use crate::stages::kept_back::{FirstWord, KeptBack};
 use crate::stages::screen_input::heard;
+use crate::states::Request;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -203,13 +204,13 @@ impl Pipeline {
     /// Asks the output guards in order; those that follow each other and do not mutate, beside each other.
     pub(super) async fn screen_answer(
         &self,
-        cx: &RequestContext,
-        streaming: bool,
+        request: &Request,
         model: &str,
         mut held: HeldAnswer,
         usage: Option<Usage>,
         findings: &mut Vec<Finding>,
     ) -> Result<JudgedAnswer, Reject> {
+        let (cx, streaming) = (&request.cx, request.chat.stream);
         let guards: Vec<&Stage> = self.asked_of_answers(streaming).collect();
         let mut kept_back = std::mem::take(&mut held.kept_back).into_iter();
         let mut choices = held.choices();

@@ -2,7 +2,6 @@
 //! could not read. So the guards of answers judge it as one: the caller reads what they leave of it.
 
 use crate::chat::Pipeline;
-use crate::context::RequestContext;
 use crate::stages::ask_guard::Asking;
 use crate::stages::screen_output::{OutputScreen, Piece};
 use crate::states::Request;
@@ -25,7 +24,7 @@ impl Pipeline {
     ) -> Reject {
         if reject.fault == Fault::Client {
             let said = std::mem::take(&mut reject.message);
-            let left = self.screen_words(&request.cx, request.chat.stream, model, said, findings).await;
+            let left = self.screen_words(request, model, said, findings).await;
             reject.message = left.filter(|left| !left.is_empty()).unwrap_or_else(|| WITHHELD.to_owned());
         }
         reject
@@ -34,12 +33,12 @@ impl Pipeline {
     /// What all guards of answers leave of a text; `None` where one withholds it or fails.
     async fn screen_words(
         &self,
-        cx: &RequestContext,
-        streaming: bool,
+        request: &Request,
         model: &str,
         text: String,
         findings: &mut Vec<Finding>,
     ) -> Option<String> {
+        let (cx, streaming) = (&request.cx, request.chat.stream);
         let ending = Some(FinishReason::Stop.as_str());
         let asking = Asking { cx, streaming, choice: 0, channel: &Channel::Text, ending, pauses: false };
         let (mut screen, said) = (OutputScreen::new(false), Piece { text, logprobs: Vec::new() });
@@ -57,7 +56,7 @@ impl Pipeline {
         for kind in [DeltaKind::Text { text, logprobs: Vec::new() }, DeltaKind::Finish(FinishReason::Stop)] {
             held.push(Delta { choice: 0, kind });
         }
-        let judged = self.screen_answer(cx, streaming, model, held, None, findings).await.ok()?;
+        let judged = self.screen_answer(request, model, held, None, findings).await.ok()?;
         let text = |delta: Delta| if let DeltaKind::Text { text, .. } = delta.kind { Some(text) } else { None };
         (!judged.replaced).then(|| judged.events.into_iter().filter_map(text).collect())
     }

@@ -43,6 +43,15 @@ pub(crate) struct TurnPlan {
     max_tokens: Option<u32>,
 }
 
+/// What one turn is asked for with.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    model: &'a Arc<Model>,
+    request: &'a Request,
+    tools: &'a [ServerTool],
+    seeds: &'a [u64],
+}
+
 impl Pipeline {
     pub(crate) async fn start(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
         let Routed { equipped: Equipped { mut request, tools }, candidates } = routed;
@@ -62,7 +71,8 @@ impl Pipeline {
             let (has_next, has_failed) = (candidates.peek().is_some(), last.is_some());
             let goes_on =
                 move |reject: &Reject| has_next && !is_about_content(reject) && (has_failed || may_try_another(reject));
-            let begun = self.begin(&model, &request, &tools, &seeds, &mut findings, goes_on).await;
+            let turn = Turn { model: &model, request: &request, tools: &tools, seeds: &seeds };
+            let begun = self.begin(turn, &mut findings, goes_on).await;
             request.findings.append(&mut findings);
             match begun {
                 Ok((mut source, hold)) => {
@@ -95,14 +105,12 @@ impl Pipeline {
     /// is billed once: where no other model is asked behind a failure (`goes_on`).
     async fn begin(
         &self,
-        model: &Arc<Model>,
-        request: &Request,
-        tools: &[ServerTool],
-        seeds: &[u64],
+        turn: Turn<'_>,
         findings: &mut Vec<Finding>,
         goes_on: impl Fn(&Reject) -> bool + Send,
     ) -> Result<(Source, Hold), Reject> {
-        let early = Bill::of_turn(model, request, tools);
+        let Turn { model, request, tools, .. } = turn;
+        let early = Bill::of_turn(turn);
         let hold = match self.gate.enter(model, &request.chat, defs(tools), &request.tally).await {
             Ok(hold) => hold,
             Err(reject) => {
@@ -112,23 +120,16 @@ impl Pipeline {
         };
         // Dropped before `hold`, which gives back what was not used.
         let bill = early;
-        let begun = self.generate(model, request, tools, seeds, hold.kept(), findings).await;
+        let begun = self.generate(turn, hold.kept(), findings).await;
         bill.end(begun.as_ref().map_or_else(goes_on, |_| true));
         Ok((begun?, hold))
     }
 
     /// One turn. A server that was asked and refuses says why as the guards leave it; what they saw goes to `findings`.
-    async fn generate(
-        &self,
-        model: &Arc<Model>,
-        request: &Request,
-        tools: &[ServerTool],
-        seeds: &[u64],
-        kept: Kept,
-        findings: &mut Vec<Finding>,
-    ) -> Result<Source, Reject> {
+    async fn generate(&self, turn: Turn<'_>, kept: Kept, findings: &mut Vec<Finding>) -> Result<Source, Reject> {
+        let Turn { model, request, .. } = turn;
         let sent = request.attempts.count();
-        match generate(model, request, tools, seeds, kept).await {
+        match generate(turn, kept).await {
             Err(reject) if request.attempts.count() > sent => {
                 Err(Box::pin(self.screen_refusal(request, &model.name, reject, findings)).await)
             }
@@ -151,8 +152,9 @@ impl TurnPlan {
         self.request.held.go_on(input);
         self.request.attempts = self.request.attempts.of_another();
         let Self { request, tools, model, seeds, .. } = self;
-        let bill = Bill::of_turn(model, request, tools);
-        let source = pipeline.generate(model, request, tools, seeds, Kept::new(), findings).await;
+        let turn = Turn { model, request, tools, seeds };
+        let bill = Bill::of_turn(turn);
+        let source = pipeline.generate(turn, Kept::new(), findings).await;
         let source = source.map_err(|reject| fit::refused_later(model, reject, &request.cx))?;
         bill.end(true);
         Ok(source)
@@ -161,7 +163,7 @@ impl TurnPlan {
 
 impl<'a> Bill<'a> {
     /// Of the prompt of a turn.
-    fn of_turn(model: &Model, request: &'a Request, tools: &[ServerTool]) -> Self {
+    fn of_turn(Turn { model, request, tools, .. }: Turn<'a>) -> Self {
         // An engine counts as it reads; where it does not, another model's server may have had the prompt.
         let is_counted = matches!(model.backend, ModelBackend::Engine(_)) && !request.attempts.may_be_billed();
         let num_tokens = if is_counted { 0 } else { estimated_input(&request.chat, defs(tools)) };
@@ -174,13 +176,8 @@ fn defs(tools: &[ServerTool]) -> impl Iterator<Item = &ToolDef> {
 }
 
 /// `kept` is held beside what the request holds itself.
-async fn generate(
-    model: &Arc<Model>,
-    request: &Request,
-    tools: &[ServerTool],
-    seeds: &[u64],
-    mut kept: Kept,
-) -> Result<Source, Reject> {
+async fn generate(turn: Turn<'_>, mut kept: Kept) -> Result<Source, Reject> {
+    let Turn { model, request, tools, seeds } = turn;
     let defs = defs(tools).cloned().collect();
     kept.extend(request.held.kept());
     let ask = Ask {
