@@ -90,7 +90,7 @@ pub enum Edit {
         message_id: String,
         /// Which part of it.
         part: u32,
-        /// JSON.
+        /// JSON, which the sandbox has read once.
         arguments: String,
     },
 }
