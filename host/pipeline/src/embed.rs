@@ -16,6 +16,7 @@ use crate::models::{Makes, Model, ModelBackend};
 use crate::owed::Owed;
 use crate::states::{Admitted, Ended, Loaded, Request, Screened};
 pub(crate) use jobs::by_engine;
+use jobs::place_of;
 pub(crate) use make::{Bill, Reading, Wanted, vectors};
 use std::sync::Arc;
 use tidegate_types::{
@@ -178,15 +179,14 @@ pub(crate) fn as_chat(asked: &EmbedRequest) -> Chat {
 /// The inputs as the guards left them: each of them is still one text. A guard that leaves nothing of one has decided about
 /// it, and so it is refused.
 fn screened(inputs: Vec<EmbedInput>, chat: &Chat) -> Result<Vec<EmbedInput>, Reject> {
-    let is_one = inputs.len() == 1;
+    let num_texts = inputs.len();
     let is_its = |(i, message): (usize, &Message)| message.id == format!("m{i}");
-    if chat.messages.len() != inputs.len() || !chat.messages.iter().enumerate().all(is_its) {
+    if chat.messages.len() != num_texts || !chat.messages.iter().enumerate().all(is_its) {
         let cause = "other messages were left of a request for vectors than its texts";
         return Err(Reject::internal(Fault::Operator, cause));
     }
-    let at = |i: usize| if is_one { "input".to_owned() } else { format!("input[{i}]") };
     let left = |(i, (input, message)): (usize, (EmbedInput, &Message))| match (input, message.joined_text()) {
-        (EmbedInput::Text(_), text) if text.is_empty() => Err(nothing_left(at(i))),
+        (EmbedInput::Text(_), text) if text.is_empty() => Err(nothing_left(place_of(i, num_texts))),
         (EmbedInput::Text(_), text) => Ok(EmbedInput::Text(text)),
         (tokens @ EmbedInput::Tokens(_), _) => Ok(tokens),
     };
