@@ -6,7 +6,6 @@ use crate::artifact::layout::Layout;
 use crate::artifact::reference::Reference;
 use crate::artifact::signature::Signature;
 use crate::artifact::{Artifact, digest::Digest, place};
-use anyhow::Context;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +15,7 @@ const EXTENSION: &str = "oci";
 pub(super) fn run(args: &PackArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let component = component(&args.path, out)?;
     let bytes = workbench::component(&component)?;
-    let anatomy = workbench::sandbox(Default::default())?.inspect(&bytes).context("the component is not a plugin")?;
+    let anatomy = workbench::inspect(&bytes)?;
     let mut artifact = Artifact::pack(bytes, &anatomy)?;
     if let Some(key) = &args.sign {
         artifact.signatures.push(signature(&artifact, &PrivateKey::load(key)?)?);

@@ -106,6 +106,12 @@ impl Project {
         Ok(Self { folder, manifest })
     }
 
+    /// The text of one of its files.
+    pub(super) fn read(&self, file: &str) -> anyhow::Result<String> {
+        let path = self.folder.join(file);
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
     /// Where `plugin build` puts the component.
     pub fn component(&self) -> PathBuf {
         self.folder.join("dist").join(format!("{}.wasm", self.manifest.name))

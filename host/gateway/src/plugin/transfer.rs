@@ -60,7 +60,7 @@ pub(super) fn pull(args: &PullArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 
 /// What is in it. It runs where nothing is granted, before anybody relies on what its config says.
 fn looked_at(artifact: &Artifact) -> anyhow::Result<Anatomy> {
-    let anatomy = workbench::sandbox(Default::default())?.inspect(&artifact.component).context("it is no plugin")?;
+    let anatomy = workbench::inspect(&artifact.component)?;
     artifact.check_claims(&anatomy)?;
     Ok(anatomy)
 }

@@ -17,7 +17,7 @@ use tidegate_sandbox::capability::{
     Collection, KvContents, KvStore, MemoryKv, MemoryVectors, Namespace, VectorContents, VectorStore,
 };
 use tidegate_sandbox::stage::{CallContext, Limits, StageKind};
-use tidegate_sandbox::{Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
+use tidegate_sandbox::{Anatomy, Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
 
 /// A sandbox that answers as `world` says, with the user's cache, where that can be used.
@@ -51,6 +51,11 @@ const NO_START: &str = "the plugin host does not start";
 
 fn started(config: SandboxConfig) -> anyhow::Result<Sandbox> {
     Sandbox::new(config).context(NO_START)
+}
+
+/// What a component is. It runs where nothing is granted and nobody answers.
+pub(super) fn inspect(component: &[u8]) -> anyhow::Result<Anatomy> {
+    sandbox(SandboxConfig::default())?.inspect(component).context("the component is not a plugin")
 }
 
 /// Bytes that a plugin may keep in `kv`, and in `vectors`, whatever its grants say.

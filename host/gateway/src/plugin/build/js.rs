@@ -3,7 +3,7 @@
 
 use super::exports::{capital, exported, functions, interfaces};
 use super::{Project, exports, find, run_tool, shell_word, wit};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -25,11 +25,7 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
 
 /// What the world asks for and the source does not have would build, and trap without a word at each call.
 fn check_exports(project: &Project) -> anyhow::Result<()> {
-    let read = |file: &str| {
-        let path = project.folder.join(file);
-        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let (world, source) = (read("wit/project.wit")?, read("plugin.js")?);
+    let (world, source) = (project.read("wit/project.wit")?, project.read("plugin.js")?);
     if let Some((stage, name)) = missing_export(&world, &source) {
         bail!(
             "plugin.js has no `{name}`, and wit/project.wit says that the plugin exports `{stage}`; \

@@ -4,7 +4,7 @@
 use super::exports::{capital, functions, interfaces, words};
 use super::{Project, find, run_tool, shell_word, wit};
 use crate::config::nearest::nearest;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use std::path::Path;
 use std::process::Command;
 
@@ -72,11 +72,7 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
 
 /// A method that the world asks for and the source does not have would build, and trap without a word at each call.
 fn check_exports(project: &Project) -> anyhow::Result<()> {
-    let read = |file: &str| {
-        let path = project.folder.join(file);
-        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let (world, source) = (read("wit/project.wit")?, read("plugin.py")?);
+    let (world, source) = (project.read("wit/project.wit")?, project.read("plugin.py")?);
     let Some(Missing { class, name, meant }) = missing(&world, &source) else { return Ok(()) };
     let meant = meant.map(|meant| format!(" (did you mean it by `{meant}`?)")).unwrap_or_default();
     bail!(
