@@ -25,7 +25,7 @@ use signature::Signature;
 use tidegate_sandbox::Anatomy;
 
 /// What the sandbox takes at most.
-pub const MAX_COMPONENT_BYTES: u64 = 64 << 20;
+pub const MAX_COMPONENT_BYTES: u64 = tidegate_sandbox::MAX_COMPONENT_BYTES as u64;
 /// Of a manifest or a config; ours have a few thousand.
 pub const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
 

@@ -109,6 +109,11 @@ impl Outcome {
     }
 }
 
+/// What is said of how requests end.
+pub fn outcomes() -> [&'static str; 4] {
+    Outcome::ALL.map(Outcome::as_str)
+}
+
 /// The figures of a tenant's requests of one class to a model, whichever of its projects they are for: projects come and
 /// go without a bound, and series stay.
 pub(crate) struct RequestFigures {

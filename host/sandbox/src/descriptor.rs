@@ -19,7 +19,7 @@ pub(crate) fn parse(json: &str) -> Result<Descriptor, LoadCause> {
     let value: Value = serde_json::from_str(json).map_err(|e| wrong("", format!("it is not JSON: {e}")))?;
     let Value::Object(said) = value else { return Err(wrong("", "it is not a JSON object")) };
     let name = text(&said, "name")?;
-    if !is_name(&name, '-') {
+    if !is_plugin_name(&name) {
         return Err(wrong("name", format!("`{}` is not [a-z][a-z0-9-]* of at most 64 bytes", name.escape_debug())));
     }
     let version = text(&said, "version")?;
@@ -140,6 +140,11 @@ fn pairs(said: &Map<String, Value>, key: &str, about: &str) -> Result<BTreeMap<S
         }
     }
     Ok(found)
+}
+
+/// Whether a plugin may name itself so: `[a-z][a-z0-9-]*` of at most 64 bytes.
+pub fn is_plugin_name(name: &str) -> bool {
+    is_name(name, '-')
 }
 
 fn is_name(name: &str, joint: char) -> bool {

@@ -47,8 +47,10 @@ mod ticker;
 mod within;
 
 pub use config::{Fixed, SandboxConfig};
+pub use descriptor::is_plugin_name;
 pub use error::{LoadCause, LoadError, SandboxError};
 pub use inspect::{Anatomy, Import};
+pub use load::MAX_COMPONENT_BYTES;
 pub use plugin::{Plugin, StreamPool};
 pub use prefilter::Prefilter;
 pub use sandbox::{PluginSpec, Sandbox, Snapshot, Usage};

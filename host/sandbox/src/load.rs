@@ -29,7 +29,7 @@ use tidegate_types::TenantId;
 use wasmtime::component::{Component, InstancePre};
 
 /// The largest component that is compiled.
-const MAX_COMPONENT: usize = 64 << 20;
+pub const MAX_COMPONENT_BYTES: usize = 64 << 20;
 /// The largest component of which a snapshot is taken that nobody has asked for: those in Rust and C are a quarter of it,
 /// while one that carries an interpreter would keep the start waiting for seconds.
 const MAX_UNASKED: usize = 1 << 20;
@@ -193,8 +193,8 @@ pub(crate) fn compile(core: &Core, bytes: &[u8]) -> Result<Component, LoadCause>
         }
         _ => return Err(LoadCause::NotAComponent(format!("it starts with {header:02x?}"))),
     }
-    if bytes.len() > MAX_COMPONENT {
-        return Err(LoadCause::Compile(format!("it has {} bytes; at most {MAX_COMPONENT}", bytes.len())));
+    if bytes.len() > MAX_COMPONENT_BYTES {
+        return Err(LoadCause::Compile(format!("it has {} bytes; at most {MAX_COMPONENT_BYTES}", bytes.len())));
     }
     core.cache.component(&core.engine, bytes).map_err(|e| LoadCause::Compile(format!("{e:#}")))
 }

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use tidegate_sandbox::is_plugin_name;
 
 /// The file that makes a folder a project.
 pub const FILE: &str = "plugin.toml";
@@ -159,10 +160,7 @@ fn add_sources(folder: &Path, lang: Language, sources: &mut Vec<PathBuf>) {
 
 /// A name is a plugin's, a folder's and a crate's.
 pub(super) fn check_name(name: &str) -> anyhow::Result<()> {
-    let good = name.len() <= 64
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    if !good {
+    if !is_plugin_name(name) {
         bail!("the name `{name}` is not [a-z][a-z0-9-]* of at most 64 bytes");
     }
     if OWN_NAMES.contains(&name) {
