@@ -33,7 +33,7 @@ pub(crate) const HOLDBACK_CAP: &str = "holdback-cap";
 pub enum OnError {
     /// The request ends with an error. Default of guards.
     Closed,
-    /// The request goes on as if the stage had no opinion; logged and counted. Default of retrievers.
+    /// The request goes on as if the stage had no opinion; logged and counted. Default of all others.
     Open,
     /// As open, but expected: counted, not logged.
     Skip,

@@ -69,7 +69,7 @@ impl Blueprint {
         self.stages.kinds().into_iter().map(|stage| self.call_cpu(stage)).min().unwrap_or(Duration::MAX)
     }
 
-    /// Live instances of one tenant.
+    /// Live instances of one project, or tenant.
     pub(crate) fn max_instances(&self) -> usize {
         match self.work {
             Work::Compute => self.limits.instances,

@@ -69,7 +69,7 @@ pub(crate) fn inspect(core: &Arc<Core>, component: &[u8]) -> Result<Anatomy, Loa
     let nothing = Opened { documents: None, http: None };
     let spec = PluginSpec::new("inspected", Arc::<[u8]>::default());
     let blueprint = blueprint(core, spec, pre, stages, nothing, &Value::Object(Default::default()));
-    let descriptor = on_own_thread(describe(core, &blueprint))?;
+    let descriptor = on_own_thread(describe(core, &blueprint), LoadCause::Describe)?;
     Ok(Anatomy { stages: kinds, exports: exports.into_iter().collect(), imports, descriptor })
 }
 

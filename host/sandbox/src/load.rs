@@ -57,7 +57,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let work = if waits { Work::Wait } else { Work::Compute };
     let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
 
-    let descriptor = on_own_thread(describe(core, &blueprint))?;
+    let descriptor = on_own_thread(describe(core, &blueprint), LoadCause::Describe)?;
     checks::capabilities(&used, &descriptor)?;
     checks::shared(&blueprint, &used, &descriptor)?;
     schema::validate(&descriptor.config_schema, &config)
@@ -75,7 +75,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let blueprint = if takes {
         snapshot(core, &bytes, blueprint, wanted)?
     } else {
-        on_own_thread(configure(core, &blueprint))?;
+        on_own_thread(configure(core, &blueprint), LoadCause::Configure)?;
         blueprint
     };
     Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor, used)))
@@ -310,15 +310,18 @@ fn snapshot(
         _ => tracing::debug!(%plugin, "each instance is configured, for no snapshot can be taken: {why}"),
     }
     if !is_accepted {
-        on_own_thread(configure(core, &blueprint))?;
+        on_own_thread(configure(core, &blueprint), LoadCause::Configure)?;
     }
     Ok(blueprint)
 }
 
 /// Runs a guest to its end on a thread and a runtime of its own: the caller may or may not be on a runtime. What the guest
-/// logs goes where the caller's lines go.
-pub(crate) fn on_own_thread<T: Send>(work: impl Future<Output = Result<T, LoadCause>> + Send) -> Result<T, LoadCause> {
-    ended_on_own_thread(work).unwrap_or_else(|why| Err(LoadCause::Describe(format!("it cannot be run: {why}"))))
+/// logs goes where the caller's lines go. `failed` is what it is for the operator where that comes to no end.
+pub(crate) fn on_own_thread<T: Send>(
+    work: impl Future<Output = Result<T, LoadCause>> + Send,
+    failed: fn(String) -> LoadCause,
+) -> Result<T, LoadCause> {
+    ended_on_own_thread(work).unwrap_or_else(|why| Err(failed(format!("it cannot be run: {why}"))))
 }
 
 /// As [`on_own_thread`]; an error says why the work came to no end.

@@ -197,7 +197,7 @@ pub struct Limits {
     pub output_bytes: usize,
     /// Log bytes of one call.
     pub log_bytes: usize,
-    /// Live instances of one tenant.
+    /// Live instances of one project, or tenant.
     pub instances: usize,
     /// The same for a plugin that waits for others (`http`, `models`, `documents`, a store of `kv` or `vectors` that waits): an
     /// instance that waits costs memory, no CPU.

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use tidegate_sandbox::capability::{DocumentStore, Documents};
 use tidegate_sandbox::stage::{Grants, Limits, StageKind};
 use tidegate_sandbox::{LoadCause, PluginSpec, Sandbox, SandboxConfig, Snapshot};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 fn refused(spec: PluginSpec) -> LoadCause {
     match shared().load(spec) {
@@ -113,6 +115,33 @@ fn a_config_that_does_not_fit_is_refused_at_load() {
     assert!(matches!(&not_object, LoadCause::Config { path, .. } if path == "config"), "{not_object}");
     let by_plugin = refused(PluginSpec { config: json!({"refuse": true}), ..spec("honest") });
     assert_eq!(by_plugin.to_string(), "`configure` failed: invalid-config: as the test asked");
+}
+
+/// A log that nobody can write to.
+struct NoLog;
+
+impl Subscriber for NoLog {
+    fn enabled(&self, about: &Metadata<'_>) -> bool {
+        about.target() == "plugin"
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        panic!("the disk is full")
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn where_the_host_breaks_while_configure_runs_the_operator_reads_that() {
+    let spec = PluginSpec { config: json!({"say": "here I am"}), ..spec("watches") };
+    let refused = tracing::subscriber::with_default(NoLog, || shared().load(spec)).unwrap_err();
+    let expected = "`configure` failed: it cannot be run: its thread panicked: the disk is full";
+    assert_eq!(refused.cause.to_string(), expected);
 }
 
 /// `configure` would not end.

@@ -1,4 +1,4 @@
-//! `vectors`: nearest neighbours in the tenant's collections. This file bounds what a guest may ask; the supplier keeps
+//! `vectors`: nearest neighbours in the collections of a project, or tenant. This file bounds what a guest may ask; the supplier keeps
 //! the entries and the quota. [`super::MemoryVectors`] is the built-in one.
 
 use super::{BoxFuture, CapabilityError, Namespace};
@@ -21,7 +21,7 @@ const MAX_FILTER_PAIRS: usize = 64;
 /// Bytes of all that a search brings back.
 pub(super) const MAX_FOUND_BYTES: usize = 8 << 20;
 
-/// Whose entries: a guest names the collection, never the tenant.
+/// Whose entries: a guest names the collection, never the owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collection {
     /// The owner of the request: its tenant, or the project of it that it is of.

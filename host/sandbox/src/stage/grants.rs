@@ -11,7 +11,7 @@ use tidegate_types::TenantId;
 /// What the operator grants a plugin; everything else is refused at load.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grants {
-    /// Key-value storage, private to plugin and tenant, of at most this many bytes.
+    /// Key-value storage, private to plugin and project, or tenant, of at most this many bytes.
     pub kv_bytes: Option<u64>,
     /// Read-only folders, by the name that the guest sees as the first part of a path.
     pub documents: BTreeMap<String, PathBuf>,
@@ -24,7 +24,7 @@ pub struct Grants {
     pub secrets: BTreeMap<String, SecretGrant>,
     /// Models, by the alias that the guest knows.
     pub models: BTreeMap<String, ModelGrant>,
-    /// Vector collections of the tenant, by name.
+    /// Vector collections of the project, or tenant, by name.
     pub vectors: BTreeMap<String, VectorAccess>,
     /// Random bytes.
     pub random: bool,
