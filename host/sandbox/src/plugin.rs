@@ -344,7 +344,7 @@ impl Plugin {
         self.pools.get_or_make(owner, || {
             let share = if self.blueprint.shared { &self.everyone } else { &ctx.caller.tenant };
             let plugin = self.blueprint.name.clone();
-            let namespace = Namespace { plugin, tenant: owner.clone(), share: share.clone() };
+            let namespace = Namespace { plugin, owner: owner.clone(), share: share.clone() };
             Pool::new(self.blueprint.clone(), namespace, &self.makings)
         })
     }

@@ -144,7 +144,7 @@ impl Pool {
 
     /// Whether it has the instances of this plugin that serve `owner`.
     pub(crate) fn serves(&self, blueprint: &Arc<Blueprint>, owner: &TenantId) -> bool {
-        Arc::ptr_eq(&self.blueprint, blueprint) && self.namespace.tenant == *owner
+        Arc::ptr_eq(&self.blueprint, blueprint) && self.namespace.owner == *owner
     }
 
     /// An instance for one call of `tenant`: an idle one, or a new one. Waits until `until` for another call to end.

@@ -89,7 +89,7 @@ pub struct WatchedKv {
     kept: MemoryKv,
     /// How often somebody read.
     pub reads: AtomicUsize,
-    /// What was written: the tenant, the key, and the value where one was set.
+    /// What was written: the owner, the key, and the value where one was set.
     pub written: Mutex<Vec<String>>,
     /// Has a permit for each read that is answered; absent where all are, at once.
     pub gate: Option<Semaphore>,
@@ -144,7 +144,7 @@ impl KvStore for WatchedKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        self.written.lock().push(format!("{} {key} {}", space.tenant, String::from_utf8_lossy(&value)));
+        self.written.lock().push(format!("{} {key} {}", space.owner, String::from_utf8_lossy(&value)));
         self.kept.set(space, key, value, ttl, quota)
     }
 
@@ -156,7 +156,7 @@ impl KvStore for WatchedKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
-        self.written.lock().push(format!("{} {key}", space.tenant));
+        self.written.lock().push(format!("{} {key}", space.owner));
         self.kept.increment(space, key, delta, ttl, quota)
     }
 

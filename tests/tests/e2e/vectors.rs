@@ -101,7 +101,7 @@ async fn all_are_put_or_none_within_the_same_bounds_and_words() {
         assert_eq!(put(&other, &[big("c")]).await, Err(own), "{name}: of all collections");
         put(&of("bob"), &[big("a")]).await.unwrap();
         let all = CapabilityError::from(VectorRefusal::Cap(ALL as u64));
-        let of_project = Collection { tenant: TenantId::new("proj_bob"), ..of("bob") };
+        let of_project = Collection { owner: TenantId::new("proj_bob"), ..of("bob") };
         assert_eq!(put(&of_project, &["a", "b"].map(big)).await, Err(all.clone()), "{name}");
         put(&of("cid"), &[big("a")]).await.unwrap();
         assert_eq!(put(&of("cid"), &[big("b")]).await, Err(all), "{name}: a third is its share");

@@ -72,7 +72,7 @@ struct Asked<'a> {
 }
 
 fn space(name: &Namespace) -> Space<'_> {
-    Space { owner: name.tenant.as_str(), plugin: &name.plugin }
+    Space { owner: name.owner.as_str(), plugin: &name.plugin }
 }
 
 impl KvStore for StoreKv {

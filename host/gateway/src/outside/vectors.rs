@@ -89,7 +89,7 @@ impl StoreVectors {
     /// Brings an owner's copy up to what the store has now. Those who ask meanwhile share the next time. Whoever has waited
     /// for others and read pieces for as long as `patience` leaves what is missing to the next.
     async fn bring_up(&self, collection: &Collection, patience: Duration) -> Result<(), CapabilityError> {
-        let copy = self.copy(&collection.tenant);
+        let copy = self.copy(&collection.owner);
         let own = copy.asked.fetch_add(1, Ordering::SeqCst) + 1;
         let began = Instant::now();
         let mut following = self.at_store.others(copy.following.lock()).await?;
@@ -110,7 +110,7 @@ impl StoreVectors {
 
     /// Goes on by one piece; says whether it was the last.
     async fn follow(&self, collection: &Collection, following: &mut Following) -> Result<bool, CapabilityError> {
-        let (vectors, owner, since) = (self.vectors.clone(), collection.tenant.clone(), following.cursor.clone());
+        let (vectors, owner, since) = (self.vectors.clone(), collection.owner.clone(), following.cursor.clone());
         let asking = move |_: &_| async move { vectors.changes(owner.as_str(), since.as_ref()).await };
         let changes = self.at_store.turn(Gate::to_read(&namespace(collection)), asking, |_| None).await?;
         let Changes::Some { changes, cursor, is_last } = changes else {
@@ -162,11 +162,11 @@ impl Default for OwnerCopy {
 
 /// Whoever writes an owner's vectors: of no plugin alone.
 fn namespace(collection: &Collection) -> Namespace {
-    Namespace { plugin: "".into(), tenant: collection.tenant.clone(), share: collection.share.clone() }
+    Namespace { plugin: "".into(), owner: collection.owner.clone(), share: collection.share.clone() }
 }
 
 fn of(collection: &Collection) -> store::Collection<'_> {
-    store::Collection { owner: collection.tenant.as_str(), name: &collection.name }
+    store::Collection { owner: collection.owner.as_str(), name: &collection.name }
 }
 
 fn kept(entry: VectorEntry) -> KeptVector {
@@ -200,7 +200,7 @@ impl VectorStore for StoreVectors {
         top_k: usize,
         filter: Vec<(String, String)>,
     ) -> BoxFuture<'a, Result<Vec<VectorHit>, CapabilityError>> {
-        let shown = Arc::clone(&self.copy(&collection.tenant).shown.read());
+        let shown = Arc::clone(&self.copy(&collection.owner).shown.read());
         Box::pin(async move { shown.search(collection, vector, top_k, filter).await })
     }
 
@@ -262,7 +262,7 @@ mod tests {
         let aging = "UPDATE plugin_vectors SET deleted_ms = 1 WHERE deleted_ms IS NOT NULL";
         sqlx::query(aging).execute(&pool).await.unwrap();
         assert_eq!(store.vectors.sweep().await.unwrap(), 1);
-        let copy = store.copy(&own.tenant);
+        let copy = store.copy(&own.owner);
         let mut following = copy.following.lock().await;
         assert!(!store.follow(&own, &mut following).await.unwrap(), "it is to begin anew");
         assert!(following.cursor.is_none());
@@ -287,7 +287,7 @@ mod tests {
             searches += 1;
         }
         assert_eq!((searches, ids(&store, &own).await.matches(' ').count()), (3, 300));
-        let following = store.copy(&own.tenant);
+        let following = store.copy(&own.owner);
         let _following = following.following.lock().await;
         let hasty = AtStore::with_gate(Arc::clone(&store.at_store.gate), Duration::from_millis(20), Kept::Vectors);
         let store = StoreVectors { at_store: hasty, ..store };
@@ -299,7 +299,7 @@ mod tests {
     async fn those_who_ask_at_once_share_a_look_that_began_after_they_asked() {
         let folder = tempfile::tempdir().unwrap();
         let (store, own) = (Arc::new(stored(&folder).await), Collection::of_tenant("c", TenantId::new("t")));
-        let copy = store.copy(&own.tenant);
+        let copy = store.copy(&own.owner);
         let following = copy.following.lock().await;
         let asking = (0..5).map(|_| {
             let (store, own) = (Arc::clone(&store), own.clone());

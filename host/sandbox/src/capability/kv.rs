@@ -17,7 +17,7 @@ pub struct Namespace {
     /// The plugin's name in the config.
     pub plugin: Arc<str>,
     /// The owner of the request: its tenant, or the project of it that it is of.
-    pub tenant: TenantId,
+    pub owner: TenantId,
     /// Whose share of turns and of bytes it takes: the tenant, which may have many projects.
     pub share: TenantId,
 }
@@ -25,7 +25,7 @@ pub struct Namespace {
 impl Namespace {
     /// What a plugin keeps of a tenant that is in none of its projects.
     pub fn of_tenant(plugin: impl Into<Arc<str>>, tenant: TenantId) -> Self {
-        Self { plugin: plugin.into(), share: tenant.clone(), tenant }
+        Self { plugin: plugin.into(), share: tenant.clone(), owner: tenant }
     }
 }
 

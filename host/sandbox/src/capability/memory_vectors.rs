@@ -110,7 +110,7 @@ impl MemoryVectors {
         added: usize,
         replaced: usize,
     ) -> Result<(), CapabilityError> {
-        let of_owner = all.owners.get(&collection.tenant).copied().unwrap_or_default();
+        let of_owner = all.owners.get(&collection.owner).copied().unwrap_or_default();
         if of_owner + added - replaced > self.owner_bytes {
             return Err(VectorRefusal::Quota(self.owner_bytes as u64).into());
         }
@@ -155,7 +155,7 @@ impl Kept {
 
     /// Counts what came and what went; of an owner that keeps nothing, nothing is left.
     fn resize(&mut self, collection: &Collection, added: usize, removed: usize) {
-        let owner = &collection.tenant;
+        let owner = &collection.owner;
         self.held.change(&share_of(collection.share.clone()), removed, added);
         let of_owner = self.owners.entry(owner.clone()).or_default();
         *of_owner = *of_owner + added - removed;
@@ -286,7 +286,7 @@ mod tests {
             put(tenant, id).unwrap();
             put(tenant, id).unwrap();
         }
-        let of_project = Collection { tenant: TenantId::new("proj_b"), ..of("b") };
+        let of_project = Collection { owner: TenantId::new("proj_b"), ..of("b") };
         let full = store.insert(&of_project, vec![entry("1", &[1.0], "a")]).unwrap_err();
         let why =
             "the 800 bytes of all vectors (`plugins.vectors_mib`) are used up, and its tenant has its share of them";

@@ -25,7 +25,7 @@ pub(super) const MAX_FOUND_BYTES: usize = 8 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collection {
     /// The owner of the request: its tenant, or the project of it that it is of.
-    pub tenant: TenantId,
+    pub owner: TenantId,
     /// Whose share of turns and of bytes it takes: the tenant, which may have many projects.
     pub share: TenantId,
     /// A name from the grant.
@@ -35,7 +35,7 @@ pub struct Collection {
 impl Collection {
     /// One of a tenant that is in none of its projects.
     pub fn of_tenant(name: impl Into<Arc<str>>, tenant: TenantId) -> Self {
-        Self { share: tenant.clone(), tenant, name: name.into() }
+        Self { share: tenant.clone(), owner: tenant, name: name.into() }
     }
 }
 
@@ -199,8 +199,8 @@ impl HostState {
         self.allow("vectors", function)?;
         match self.blueprint.grants.vectors.get(name) {
             Some(granted) if wanted == VectorAccess::Read || *granted == VectorAccess::Write => {
-                let Namespace { tenant, share, .. } = self.namespace.clone();
-                Ok(Collection { tenant, share, name: name.into() })
+                let Namespace { owner, share, .. } = self.namespace.clone();
+                Ok(Collection { owner, share, name: name.into() })
             }
             _ => {
                 let message = format!("`{function}` on the collection `{}` is not granted here", name.escape_debug());

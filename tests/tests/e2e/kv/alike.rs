@@ -160,7 +160,7 @@ async fn what_all_have_is_bounded_and_what_is_over_makes_room_for_everybody() {
         over().await;
         fill("bob", None).await.unwrap();
         let why = "the 300 bytes of storage of all plugins (`plugins.kv_mib`) are used up, and its tenant has its share of them";
-        let of_project = Namespace { tenant: TenantId::new("proj_bob"), ..of("p", "bob") };
+        let of_project = Namespace { owner: TenantId::new("proj_bob"), ..of("p", "bob") };
         assert_eq!(set(&of_project, None).await, Err(denied(why)), "{name}");
         fill("bob", None).await.unwrap();
         assert_eq!(get(&kv, &of("p", "bob"), "k").await.unwrap().len(), 135, "{name}");
@@ -173,7 +173,7 @@ async fn what_all_have_is_bounded_and_what_is_over_makes_room_for_everybody() {
 async fn a_tenant_that_keeps_all_there_is_leaves_others_their_share_however_many_projects_it_has() {
     on_each("shares", 600, async |name, kv| {
         let set = async |of: &Namespace, key: &str| kv.set(of, key.into(), vec![b'x'; 135], None, 1000).await.is_ok();
-        let of_project = |n: usize| Namespace { tenant: TenantId::new(format!("proj_{n}")), ..of("p", "many") };
+        let of_project = |n: usize| Namespace { owner: TenantId::new(format!("proj_{n}")), ..of("p", "many") };
         let (few, late) = (of("p", "few"), of("p", "late"));
         let mut taken = Vec::new();
         for n in 0..4 {

@@ -138,7 +138,7 @@ async fn a_tenants_read_is_next_however_many_another_has_waiting_in_its_projects
     let all = of("many");
     let (held, first) =
         (kv.at_store.gate.enter(&Gate::to_read(&all)).await, kv.at_store.gate.enter(&Gate::to_read(&all)).await);
-    let project = |n: usize| Namespace { tenant: TenantId::new(format!("proj_{n}")), ..of("many") };
+    let project = |n: usize| Namespace { owner: TenantId::new(format!("proj_{n}")), ..of("many") };
     let reads: Vec<_> = (0..6)
         .map(project)
         .chain([of("few")])

@@ -86,7 +86,7 @@ async fn what_is_over_makes_room_for_everybody() {
 #[tokio::test]
 async fn a_tenant_that_keeps_all_there_is_leaves_others_their_share_however_many_projects_it_has() {
     let kv = MemoryKv::new(600);
-    let of_project = |n: usize| Namespace { tenant: TenantId::new(format!("proj_{n}")), ..of("many") };
+    let of_project = |n: usize| Namespace { owner: TenantId::new(format!("proj_{n}")), ..of("many") };
     let fill = async |space: &Namespace, key: &str| kv.set(space, key.into(), vec![b'x'; 135], None, 1000).await;
     for n in 0..3 {
         fill(&of_project(n), "k").await.unwrap();
