@@ -55,21 +55,19 @@ pub trait Documents: Send + Sync {
 
 impl Host for HostState {
     async fn list(&mut self, after: Option<String>, limit: u32) -> wasmtime::Result<Result<Vec<Entry>, Error>> {
-        let listed = match self.mounted("documents.list", after.as_deref()) {
-            Ok(documents) => self.meter.waiting(documents.list(self.tenant.clone(), after, limit.min(MAX_LIST))).await,
-            Err(error) => Err(error),
+        let listed = async {
+            let documents = self.mounted("documents.list", after.as_deref())?;
+            self.meter.waiting(documents.list(self.tenant.clone(), after, limit.min(MAX_LIST))).await
         };
-        Ok(listed.map(|entries| entries.into_iter().map(Entry::from).collect()).map_err(Into::into))
+        Ok(listed.await.map(|entries| entries.into_iter().map(Entry::from).collect()).map_err(Into::into))
     }
 
     async fn read(&mut self, path: String, offset: u64, len: u32) -> wasmtime::Result<Result<Vec<u8>, Error>> {
-        let bytes = match self.mounted("documents.read", Some(&path)) {
-            Ok(documents) => {
-                self.meter.waiting(documents.read(self.tenant.clone(), path, offset, len.min(MAX_READ))).await
-            }
-            Err(error) => Err(error),
+        let bytes = async {
+            let documents = self.mounted("documents.read", Some(&path))?;
+            self.meter.waiting(documents.read(self.tenant.clone(), path, offset, len.min(MAX_READ))).await
         };
-        Ok(bytes.map_err(Into::into))
+        Ok(bytes.await.map_err(Into::into))
     }
 }
 

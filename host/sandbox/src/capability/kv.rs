@@ -124,14 +124,11 @@ impl Host for HostState {
     }
 
     async fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: Option<u64>) -> wasmtime::Result<Result<(), Error>> {
-        let done = match self.may_write("kv.set", &key) {
-            Ok(quota) => {
-                let done = self.blueprint.kv.set(&self.namespace, key, value, ttl_ms.map(Duration::from_millis), quota);
-                self.meter.waiting(done).await
-            }
-            Err(error) => Err(error),
+        let done = async {
+            let (quota, ttl) = (self.may_write("kv.set", &key)?, ttl_ms.map(Duration::from_millis));
+            self.meter.waiting(self.blueprint.kv.set(&self.namespace, key, value, ttl, quota)).await
         };
-        Ok(done.map_err(Into::into))
+        Ok(done.await.map_err(Into::into))
     }
 
     async fn increment(
@@ -140,23 +137,19 @@ impl Host for HostState {
         delta: i64,
         ttl_ms: Option<u64>,
     ) -> wasmtime::Result<Result<i64, Error>> {
-        let sum = match self.may_write("kv.increment", &key) {
-            Ok(quota) => {
-                let sum =
-                    self.blueprint.kv.increment(&self.namespace, key, delta, ttl_ms.map(Duration::from_millis), quota);
-                self.meter.waiting(sum).await
-            }
-            Err(error) => Err(error),
+        let sum = async {
+            let (quota, ttl) = (self.may_write("kv.increment", &key)?, ttl_ms.map(Duration::from_millis));
+            self.meter.waiting(self.blueprint.kv.increment(&self.namespace, key, delta, ttl, quota)).await
         };
-        Ok(sum.map_err(Into::into))
+        Ok(sum.await.map_err(Into::into))
     }
 
     async fn delete(&mut self, key: String) -> wasmtime::Result<Result<(), Error>> {
-        let done = match self.may_store("kv.delete", std::slice::from_ref(&key)) {
-            Ok(_) => self.meter.waiting(self.blueprint.kv.delete(&self.namespace, &key)).await,
-            Err(error) => Err(error),
+        let done = async {
+            self.may_store("kv.delete", std::slice::from_ref(&key))?;
+            self.meter.waiting(self.blueprint.kv.delete(&self.namespace, &key)).await
         };
-        Ok(done.map_err(Into::into))
+        Ok(done.await.map_err(Into::into))
     }
 }
 

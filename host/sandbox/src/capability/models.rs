@@ -99,12 +99,11 @@ impl wit::Host for HostState {
         alias: String,
         texts: Vec<String>,
     ) -> wasmtime::Result<Result<Vec<Vec<f32>>, wit::Error>> {
-        let models = self.blueprint.models.clone();
-        let answer = match self.ask("models.embed", &alias).and_then(|ask| bounded(texts).map(|texts| (ask, texts))) {
-            Ok((ask, texts)) => self.meter.waiting(models.embed(ask, texts)).await,
-            Err(error) => Err(error),
+        let answer = async {
+            let (ask, texts) = (self.ask("models.embed", &alias)?, bounded(texts)?);
+            self.meter.waiting(self.blueprint.models.embed(ask, texts)).await
         };
-        Ok(answer.map_err(Into::into))
+        Ok(answer.await.map_err(Into::into))
     }
 
     async fn complete(
@@ -113,19 +112,16 @@ impl wit::Host for HostState {
         messages: Vec<wit::Message>,
         params: String,
     ) -> wasmtime::Result<Result<wit::Reply, wit::Error>> {
-        let models = self.blueprint.models.clone();
-        let asked = self.ask("models.complete", &alias).and_then(|ask| {
+        let answer = async {
+            let ask = self.ask("models.complete", &alias)?;
             let (may_name, mut values) = (self.blueprint.grants.content, Values::of_result());
             let of_plugin = |message| of_plugin(message, may_name, &mut values);
             let messages = messages.into_iter().map(of_plugin).collect::<Result<Vec<_>, _>>();
             let messages = messages.map_err(CapabilityError::Invalid)?;
-            Ok((ask, messages, object(&params, &mut values)?))
-        });
-        let answer = match asked {
-            Ok((ask, messages, params)) => self.meter.waiting(models.complete(ask, messages, params)).await,
-            Err(error) => Err(error),
+            let params = object(&params, &mut values)?;
+            self.meter.waiting(self.blueprint.models.complete(ask, messages, params)).await
         };
-        Ok(answer.map(reply).map_err(Into::into))
+        Ok(answer.await.map(reply).map_err(Into::into))
     }
 
     async fn classify(
@@ -133,15 +129,13 @@ impl wit::Host for HostState {
         alias: String,
         texts: Vec<String>,
     ) -> wasmtime::Result<Result<Vec<Vec<wit::Label>>, wit::Error>> {
-        let models = self.blueprint.models.clone();
-        let asked = self.ask("models.classify", &alias).and_then(|ask| bounded(texts).map(|texts| (ask, texts)));
-        let answer = match asked {
-            Ok((ask, texts)) => self.meter.waiting(models.classify(ask, texts)).await,
-            Err(error) => Err(error),
+        let answer = async {
+            let (ask, texts) = (self.ask("models.classify", &alias)?, bounded(texts)?);
+            self.meter.waiting(self.blueprint.models.classify(ask, texts)).await
         };
         let labels =
             |of_text: Labels| of_text.into_iter().map(|(name, score)| wit::Label { name, score }).collect::<Vec<_>>();
-        Ok(answer.map(|texts| texts.into_iter().map(labels).collect()).map_err(Into::into))
+        Ok(answer.await.map(|texts| texts.into_iter().map(labels).collect()).map_err(Into::into))
     }
 }
 

@@ -150,16 +150,15 @@ impl wit::Host for HostState {
         top_k: u32,
         filter: Vec<(String, String)>,
     ) -> wasmtime::Result<Result<Vec<wit::Hit>, wit::Error>> {
-        let store = self.blueprint.vectors.clone();
-        let checked = self.collection("vectors.search", &collection, VectorAccess::Read);
-        let checked = checked.and_then(|collection| check_search(&vector, &filter).map(|()| collection));
-        let found = match checked {
+        let asked = async {
+            let collection = self.collection("vectors.search", &collection, VectorAccess::Read)?;
+            check_search(&vector, &filter)?;
+            self.meter.waiting(self.blueprint.vectors.ready(&collection)).await.map(|()| collection)
+        };
+        let found = match asked.await {
             Ok(collection) => {
                 let top_k = top_k.min(MAX_TOP_K) as usize;
-                match self.meter.waiting(store.ready(&collection)).await {
-                    Ok(()) => self.meter.working(store.search(&collection, vector, top_k, filter)).await?,
-                    Err(error) => Err(error),
-                }
+                self.meter.working(self.blueprint.vectors.search(&collection, vector, top_k, filter)).await?
             }
             Err(error) => Err(error),
         };
@@ -168,24 +167,22 @@ impl wit::Host for HostState {
     }
 
     async fn put(&mut self, collection: String, entries: Vec<wit::Entry>) -> wasmtime::Result<Result<(), wit::Error>> {
-        let store = self.blueprint.vectors.clone();
-        let checked = self.collection("vectors.put", &collection, VectorAccess::Write);
-        let checked = checked.and_then(|collection| self.may_keep().map(|()| collection));
-        let done = match checked.and_then(|collection| Ok((collection, check_entries(entries)?))) {
-            Ok((collection, entries)) => self.meter.waiting(store.put(&collection, entries)).await,
-            Err(error) => Err(error),
+        let done = async {
+            let collection = self.collection("vectors.put", &collection, VectorAccess::Write)?;
+            self.may_keep()?;
+            let entries = check_entries(entries)?;
+            self.meter.waiting(self.blueprint.vectors.put(&collection, entries)).await
         };
-        Ok(done.map_err(Into::into))
+        Ok(done.await.map_err(Into::into))
     }
 
     async fn delete(&mut self, collection: String, ids: Vec<String>) -> wasmtime::Result<Result<u32, wit::Error>> {
-        let store = self.blueprint.vectors.clone();
-        let checked = self.collection("vectors.delete", &collection, VectorAccess::Write);
-        let done = match checked.and_then(|collection| check_deleted(&ids).map(|()| collection)) {
-            Ok(collection) => self.meter.waiting(store.delete(&collection, ids)).await,
-            Err(error) => Err(error),
+        let done = async {
+            let collection = self.collection("vectors.delete", &collection, VectorAccess::Write)?;
+            check_deleted(&ids)?;
+            self.meter.waiting(self.blueprint.vectors.delete(&collection, ids)).await
         };
-        Ok(done.map_err(Into::into))
+        Ok(done.await.map_err(Into::into))
     }
 }
 
