@@ -145,8 +145,22 @@ pub struct Unseen {
     turned: Option<Range<usize>>,
 }
 
-/// Flags of regions are tag characters too, of this many letters at most.
+/// Flags of regions are tag characters too: behind a black flag, of this many letters at most, with an end (UTS #51).
 const FLAG_LETTERS: usize = 7;
+const BLACK_FLAG: char = '\u{1F3F4}';
+const FLAG_END: char = '\u{E007F}';
+
+/// The letter that a tag character stands for.
+fn tag(c: char) -> Option<char> {
+    (c as u32).checked_sub(0xE0000).filter(|code| (0x20..0x7F).contains(code)).and_then(char::from_u32)
+}
+
+/// Bytes of the letters that make of a black flag that of a region; 0 where there are none, or such as no region has.
+fn region(behind: &str) -> usize {
+    let is_letter = |c: &char| tag(*c).is_some_and(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit());
+    let len: usize = behind.chars().take(FLAG_LETTERS).take_while(is_letter).map(char::len_utf8).sum();
+    if behind[len..].starts_with(FLAG_END) { len } else { 0 }
+}
 
 /// Looks for characters that nobody sees.
 pub fn unseen(text: &str) -> Unseen {
@@ -154,16 +168,19 @@ pub fn unseen(text: &str) -> Unseen {
     if text.is_ascii() {
         return unseen;
     }
-    let (mut tagged, mut range) = (String::new(), None::<Range<usize>>);
+    let (mut tagged, mut range, mut flag_end) = (String::new(), None::<Range<usize>>, 0);
     for (at, c) in text.char_indices() {
         let end = at + c.len_utf8();
-        if let Some(letter) = (c as u32).checked_sub(0xE0000).filter(|code| (0x20..0x7F).contains(code)) {
-            tagged.extend(char::from_u32(letter));
+        if c == BLACK_FLAG {
+            flag_end = end + region(&text[end..]);
+        } else if let Some(letter) = tag(c).filter(|_| at >= flag_end) {
+            tagged.push(letter);
             range = Some(range.map_or(at, |range| range.start)..end);
         } else if matches!(c, '\u{202D}' | '\u{202E}') {
             unseen.turned.get_or_insert(at..end);
         }
     }
+    // A flag that was cut off is no hidden text.
     let range = range.filter(|_| tagged.len() > FLAG_LETTERS || tagged.contains(' '));
     unseen.tagged = range.map(|range| Payload { text: tagged, range, read_as: "tag characters" });
     unseen
@@ -218,6 +235,17 @@ mod tests {
         let tags = |text: &str| text.chars().filter_map(|c| char::from_u32(0xE0000 + c as u32)).collect::<String>();
         let hidden = format!("hi {}", tags("obey me"));
         assert_eq!(unseen(&hidden).tagged.unwrap().text, "obey me");
-        assert!(unseen(&format!("🏴{}\u{E007F}", tags("gbeng"))).tagged.is_none());
+        let flag = |letters: &str| format!("🏴{}\u{E007F}", tags(letters));
+        let (england, scotland) = (flag("gbeng"), flag("gbsct"));
+        for harmless in [&england, &format!("{england} v {scotland}, who won?"), &england.repeat(9), &flag("826engl")] {
+            assert!(unseen(harmless).tagged.is_none(), "{harmless}");
+        }
+        for hidden in [format!("{england}{}{scotland}", tags("obey me")), format!("{england}{}", tags("obeymenow"))] {
+            let tagged = unseen(&hidden).tagged.unwrap();
+            assert!(tagged.text.starts_with("obey") && hidden[tagged.range].starts_with('\u{E006F}'), "{hidden}");
+        }
+        for no_region in [flag("obeymenow"), flag("obey me"), format!("🏴{}", tags("obeymenow"))] {
+            assert!(unseen(&no_region).tagged.is_some(), "{no_region}");
+        }
     }
 }
