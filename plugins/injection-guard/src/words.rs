@@ -96,6 +96,7 @@ classes! {
     EVERYTHING = 61, "everything all";
     NOLONGER = 62, "longer";
     TO = 64, "to";
+    UNNOTICED = 65, "without";
     SAID = 63, "gave said wrote sent asked made meant typed found";
 }
 
