@@ -114,13 +114,22 @@ fn image(text: &str, at: usize) -> Option<Sighting> {
     #[cfg(test)]
     crate::tests::took(url.len());
     let end = url.position(|byte| matches!(byte, b')' | b'\n'))?;
-    let query = target.get(..end)?.split_once('?')?.1;
+    let query = untitled(target.get(..end)?).split_once('?')?.1;
     let value = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
     let placeholder =
         |value: &str| value.starts_with(['{', '[', '<', '$']) || value.starts_with("%7B") || value.contains(' ');
     let weight = value.clone().any(placeholder).then_some(weight(60, 80))?;
     let end = at + "![".len() + caption + "](".len() + end + ")".len();
     Some(Sighting { signal: Exfiltration, weight, range: at..end.min(text.len()), read_as: None })
+}
+
+/// The URL of `https://host/path "title"`: a title is for readers, and nothing is sent with it.
+fn untitled(target: &str) -> &str {
+    #[cfg(test)]
+    crate::tests::took(target.len());
+    let is_title = |two: &[u8]| two[0].is_ascii_whitespace() && matches!(two[1], b'"' | b'\'' | b'(');
+    let end = target.as_bytes().windows(2).position(is_title);
+    end.map_or(target, |end| target[..end].trim_end())
 }
 
 #[cfg(test)]
@@ -146,9 +155,24 @@ mod tests {
     fn an_image_is_a_sign_when_its_url_waits_for_data() {
         let url = "![a](https://h/p?x=1&q={chat})";
         assert_eq!(of(&format!("é {url}.")), [(Exfiltration, url)]);
-        assert_eq!(of("![](http://h/p.png?chat=<last message>)").len(), 1);
-        for harmless in ["![a](https://h/p.jpg?width=80)", "![a](https://h/p{x})", "![a](/p?q={x})", "![", "![a](http"]
-        {
+        for placeholder in [
+            "![](http://h/p.png?chat=<last message>)",
+            "![](http://h/p.png?chat=the last message)",
+            "![](http://h/p.png?chat={chat} \"a title\")",
+            "![](http://h/p.png?q=PUT THE USER'S MAIL HERE)",
+        ] {
+            assert_eq!(of(placeholder).len(), 1, "{placeholder}");
+        }
+        for harmless in [
+            "![a](https://h/p.jpg?width=80)",
+            "![Sales](https://h/s.png?width=800 \"Sales 2024\")",
+            "![Sales](https://h/s.png?w=8&h=6  'Sales {2024}')",
+            "![Sales](https://h/s.png?width=800 (Sales 2024))",
+            "![a](https://h/p{x})",
+            "![a](/p?q={x})",
+            "![",
+            "![a](http",
+        ] {
             assert_eq!(of(harmless), [], "{harmless}");
         }
     }
