@@ -43,8 +43,7 @@ pub fn tokens(words: &Words, text: &str) -> Vec<Token> {
         crate::tests::took(1);
         let next = chars.peek().map_or(' ', |(_, next)| *next);
         match (c, next) {
-            // A break of a line in JSON text.
-            ('\\', 'n' | 'r' | 't') => {
+            ('\\', _) if is_break(&text.as_bytes()[at..]) => {
                 chars.next();
                 reader.separate('\n', before, ' ');
             }
@@ -56,6 +55,11 @@ pub fn tokens(words: &Words, text: &str) -> Vec<Token> {
     reader.finish_word();
     reader.end_quote(false);
     join_letters(words, reader.list)
+}
+
+/// Whether a break of a line, or a tab, begins here as JSON text has it.
+pub fn is_break(rest: &[u8]) -> bool {
+    matches!(rest, [b'\\', b'n' | b'r' | b't', ..])
 }
 
 struct Reader<'a> {
