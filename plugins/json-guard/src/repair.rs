@@ -18,11 +18,11 @@ pub enum Repair {
 
 /// Where the JSON of an answer is; all of it where nothing has to be taken away.
 pub fn find(text: &str, repairs: &[Repair]) -> Range<usize> {
-    let whole = trimmed(text, 0..text.len());
+    let mut whole = trimmed(text, 0..text.len());
     if repairs.contains(&Repair::Fences)
         && let Some(inside) = unfenced(text, whole.clone())
     {
-        return inside;
+        whole = inside;
     }
     // A string may say anything: brackets within one that is the whole answer are its own.
     if repairs.contains(&Repair::Prose)
@@ -108,6 +108,9 @@ mod tests {
         check("```\n[1]\n```\n", &[Repair::Fences], "[1]");
         check("Sure! Here it is:\n```json\n{\"a\":1}\n```\nAnything else?", &both, "{\"a\":1}");
         check("Sure: {\"a\":[1]} as of [today].", &[Repair::Prose], "{\"a\":[1]}");
+        check("```json\nHere it is:\n{\"a\":1}\n```", &both, "{\"a\":1}");
+        check("```json\nHere it is:\n{\"a\":1}\n```", &[Repair::Fences], "Here it is:\n{\"a\":1}");
+        check("```\n[1]\n[2]\n```", &both, "[1]\n[2]");
         check("```python\n{}\n```", &[Repair::Fences], "```python\n{}\n```");
         let untouched =
             ["{\"a\":1} or {\"a\":2}", "{\"a\":[1],}", "x {\"a\":{\"b\":1}", "no json", "{'a':{}}", "```json\n{}"];
