@@ -114,6 +114,11 @@ const ANNOTATIONS: &[&str] = &[
     "writeOnly",
 ];
 
+/// What the first says, the second leaves alone: to pass over the first while the second is checked would refuse what the schema
+/// allows.
+const EXCEPTED: [(&str, &str); 3] =
+    [("properties", "additionalProperties"), ("patternProperties", "additionalProperties"), ("prefixItems", "items")];
+
 impl Schema {
     /// Reads a schema; keywords of `ignored` are passed over.
     ///
@@ -169,6 +174,7 @@ impl<'a> Compiler<'a> {
         let node = match json {
             Json::Bool(allowed) => Node { never: !allowed, ..Node::default() },
             Json::Object(members) => {
+                self.check_neighbours(place, members)?;
                 let mut node = Node::default();
                 for (keyword, value) in members {
                     self.keyword(&mut node, place, keyword, value)?;
@@ -181,8 +187,28 @@ impl<'a> Compiler<'a> {
         Ok(at)
     }
 
+    /// Whether what is passed over is no exception of what is checked.
+    fn check_neighbours(&self, place: &str, members: &[(String, Json)]) -> Result<(), String> {
+        let value = |name: &str| members.iter().find(|(keyword, _)| keyword == name).map(|(_, value)| value);
+        for (keyword, neighbour) in EXCEPTED {
+            let is_read = keyword == "properties" && !self.is_ignored(keyword);
+            let refuses = value(neighbour).is_some_and(|value| !allows_all(value)) && !self.is_ignored(neighbour);
+            if value(keyword).is_some() && !is_read && refuses {
+                return Err(format!(
+                    "{place}/{keyword}: this guard would not check `{keyword}`, and `{neighbour}` beside it refuses what \
+                     that allows; take both out, or name both in `ignored_keywords`"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_ignored(&self, keyword: &str) -> bool {
+        self.ignored.iter().any(|ignored| ignored == keyword)
+    }
+
     fn keyword(&mut self, node: &mut Node, place: &str, keyword: &'a str, value: &'a Json) -> Result<(), String> {
-        if self.ignored.iter().any(|ignored| ignored == keyword) {
+        if self.is_ignored(keyword) {
             return Ok(());
         }
         let at = format!("{place}/{keyword}");
@@ -245,6 +271,15 @@ impl<'a> Compiler<'a> {
             return Err(format!("{at}: `{target}` is not `#` or one of the schema's own `#/$defs/...`"));
         };
         self.node(target, schema)
+    }
+}
+
+/// Whether a schema asks for nothing.
+fn allows_all(schema: &Json) -> bool {
+    match schema {
+        Json::Bool(allowed) => *allowed,
+        Json::Object(members) => members.is_empty(),
+        _ => false,
     }
 }
 
@@ -317,6 +352,33 @@ mod tests {
         let root = &Schema::new(&parse(schema).unwrap(), &ignored).unwrap().nodes[0];
         assert!(root.bounds.is_empty() && !root.unique_items && root.properties.is_empty());
         assert_eq!(root.required, ["a"]);
+    }
+
+    #[test]
+    fn what_another_keyword_leaves_alone_is_not_ignored_alone() {
+        let read = |text: &str, ignored: &[&str]| {
+            let ignored: Vec<String> = ignored.iter().map(|keyword| (*keyword).to_owned()).collect();
+            Schema::new(&parse(text).unwrap(), &ignored).map(|_| ())
+        };
+        let closed = r#""additionalProperties":false"#;
+        for (excepted, keyword, neighbour) in [
+            (r#""properties":{"a":{}}"#, "properties", closed),
+            (r#""patternProperties":{"^x-":{}}"#, "patternProperties", closed),
+            (r#""prefixItems":[{"type":"string"}]"#, "prefixItems", r#""items":false"#),
+        ] {
+            let both = format!("{{\"anyOf\":[{{{excepted},{neighbour}}}]}}");
+            let problem = read(&both, &[keyword]).unwrap_err();
+            assert!(problem.starts_with(&format!("#/anyOf/0/{keyword}: ")), "{problem}");
+            assert!(problem.ends_with("take both out, or name both in `ignored_keywords`"), "{problem}");
+            let named = ["additionalProperties", "items"];
+            assert_eq!(read(&both, &[&[keyword][..], &named].concat()), Ok(()), "{both}");
+            for harmless in [both.replace("false", "true"), both.replace("false", "{}"), format!("{{{excepted}}}")] {
+                assert_eq!(read(&harmless, &[keyword]), Ok(()), "{harmless}");
+            }
+        }
+        let problem = read(&format!("{{\"patternProperties\":{{}},{closed}}}"), &[]).unwrap_err();
+        assert!(problem.contains("name both"), "what mends nothing is not advised: {problem}");
+        assert_eq!(read(&format!("{{\"properties\":{{}},{closed}}}"), &[]), Ok(()));
     }
 
     #[test]
