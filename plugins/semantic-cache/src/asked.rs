@@ -33,9 +33,8 @@ impl Asked {
     pub fn read(config: &Config, ctx: &Context, prompt: &Prompt) -> Option<Self> {
         let (last, before) = prompt.messages.split_last()?;
         let question = last.parts.iter().map(text).collect::<Option<Vec<_>>>()?.concat();
-        let from_outside = |message: &Message| message.attrs.iter().any(|(key, _)| key == "source");
         let may = last.role == Role::User
-            && !prompt.messages.iter().any(from_outside)
+            && !prompt.messages.iter().any(is_from_outside)
             && !question.trim().is_empty()
             && question.len() <= config.max_question_bytes
             && !prompt.truncated
@@ -77,6 +76,11 @@ impl Asked {
         digest.add(&self.context).add(self.question.trim());
         digest.end()
     }
+}
+
+/// The host notes where it has a text from.
+pub fn is_from_outside(message: &Message) -> bool {
+    message.attrs.iter().any(|(key, _)| key == "source")
 }
 
 /// The digest of one text.

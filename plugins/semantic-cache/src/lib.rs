@@ -99,7 +99,9 @@ impl Plugin for SemanticCache {
 impl PromptGuard for SemanticCache {
     fn inspect_prompt(&self, ctx: &Context, prompt: &Prompt) -> Result<Verdict, Error> {
         let Some(asked) = Asked::read(&self.0, ctx, prompt) else {
-            count("passed", 1);
+            if !is_fetched(prompt) {
+                count("passed", 1);
+            }
             return Ok(Verdict::allow());
         };
         Ok(match self.look_up(&asked) {
@@ -116,6 +118,11 @@ impl PromptGuard for SemanticCache {
             }
         })
     }
+}
+
+/// Whether this is no request but a text that was fetched for one, a passage say: the host asks about each of them.
+fn is_fetched(prompt: &Prompt) -> bool {
+    matches!(&prompt.messages[..], [only] if asked::is_from_outside(only))
 }
 
 impl SemanticCache {

@@ -231,6 +231,21 @@ fn requests_that_the_settings_keep_out_pass() {
     }
 }
 
+/// The host asks about each passage, memory and outcome of a tool as about a prompt.
+#[test]
+fn requests_are_counted_and_not_what_is_fetched_for_them() {
+    let cache: SemanticCache = plugin("");
+    let mut passage = Message::text("p1", Role::User, "We open at nine.");
+    passage.attrs.push(("source".into(), "\"folder\"".into()));
+    let fetched = Prompt { messages: vec![passage.clone()], params: params(&[]), ..Prompt::default() };
+    assert_eq!(asked(&cache, &by("p"), &fetched), Err(Vec::new()));
+    assert_eq!(fake::counted("passed"), 0);
+    let mut request = prompt("When do you open?");
+    request.messages.insert(0, passage);
+    assert_eq!(asked(&cache, &by("p"), &request), Err(Vec::new()));
+    assert_eq!(fake::counted("passed"), 1);
+}
+
 #[test]
 fn only_whole_answers_to_the_question_as_it_was_seen_are_kept() {
     embeds();
