@@ -12,7 +12,7 @@ pub enum StopWords {
     None,
 }
 
-/// As [`terms`] gives them.
+/// As [`terms`] gives them, sorted.
 const ENGLISH: &[&str] = &[
     "a", "about", "an", "and", "are", "as", "at", "be", "by", "can", "did", "do", "doe", "does", "for", "from", "had",
     "has", "have", "how", "i", "if", "in", "is", "it", "its", "many", "me", "much", "my", "of", "on", "or", "our",
@@ -33,18 +33,23 @@ pub fn terms(text: &str) -> impl Iterator<Item = String> {
 
 /// The different terms of a question, without stop words; a question of nothing but stop words keeps them.
 pub fn query_terms(text: &str, stop_words: StopWords) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for term in terms(text) {
-        if !all.contains(&term) {
-            all.push(term);
+    let tells = |term: &String| stop_words == StopWords::None || ENGLISH.binary_search(&term.as_str()).is_err();
+    let telling = different(terms(text).filter(tells));
+    if telling.is_empty() { different(terms(text)) } else { telling }
+}
+
+/// The first different ones.
+fn different(terms: impl Iterator<Item = String>) -> Vec<String> {
+    let mut different: Vec<String> = Vec::new();
+    for term in terms {
+        if !different.contains(&term) {
+            different.push(term);
         }
-        if all.len() == MAX_QUERY_TERMS {
+        if different.len() == MAX_QUERY_TERMS {
             break;
         }
     }
-    let telling = |term: &&String| stop_words == StopWords::None || !ENGLISH.contains(&term.as_str());
-    let kept: Vec<String> = all.iter().filter(telling).cloned().collect();
-    if kept.is_empty() { all } else { kept }
+    different
 }
 
 /// Runs of letters and digits; characters of scripts without spaces one by one.
@@ -97,5 +102,14 @@ mod tests {
         assert_eq!(english("How much is a ticket for the ferry, a ticket?"), ["ticket", "ferry"]);
         assert_eq!(english("Who are you?"), ["who", "are", "you"]);
         assert_eq!(query_terms("the ferry", StopWords::None), ["the", "ferry"]);
+        assert!(ENGLISH.is_sorted());
+    }
+
+    #[test]
+    fn stop_words_take_no_room_from_what_tells() {
+        let question = format!("{} {}", ENGLISH.join(" "), (0..70).map(|n| format!("word{n} ")).collect::<String>());
+        let telling = query_terms(&question, StopWords::English);
+        assert_eq!((telling.len(), telling[63].as_str()), (MAX_QUERY_TERMS, "word63"));
+        assert_eq!(query_terms(&question, StopWords::None)[MAX_QUERY_TERMS - 1], "word8");
     }
 }
