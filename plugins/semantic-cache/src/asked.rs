@@ -1,12 +1,12 @@
 //! What was asked, as the cache tells it apart: the question itself, and everything else that can change its answer.
-//! Two requests share answers only where all of the rest is the same to the byte.
+//! Two requests share answers only where all of the rest is the same to the byte, but for what changes no answer.
 
 use crate::Config;
 use sha2::{Digest, Sha256};
 use tidegate_plugin_sdk::{Context, Message, Part, Prompt, Role};
 
 /// Parameters that change nothing about an answer.
-const HARMLESS: [&str; 4] = ["metadata", "store", "service_tier", "prompt_cache_key"];
+pub(crate) const HARMLESS: [&str; 4] = ["metadata", "store", "service_tier", "prompt_cache_key"];
 
 /// Names of a caller's users: labels too, but where each caller has answers of its own, each of its users has.
 const USERS: [&str; 2] = ["user", "safety_identifier"];

@@ -12,6 +12,14 @@ fn the_readme_names_every_setting() {
 }
 
 #[test]
+fn the_readme_names_the_parameters_that_keep_no_requests_apart() {
+    let readme = include_str!("../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let names = asked::HARMLESS.map(|name| format!("`{name}`"));
+    let (last, names) = names.split_last().unwrap();
+    assert!(readme.contains(&format!("parameters but {} and {last}.", names.join(", "))));
+}
+
+#[test]
 fn a_config_that_cannot_work_is_refused() {
     for json in [
         r#"{"threshold":0}"#,
@@ -145,7 +153,11 @@ fn what_can_change_an_answer_keeps_requests_apart() {
         asked(&cache, &by("q"), &changed)
     };
     assert!(with(|_| {}).is_ok());
-    assert!(with(|p| p.params.push(("metadata".into(), "{}".into()))).is_ok());
+    for name in asked::HARMLESS {
+        let mut labelled = base.clone();
+        labelled.params.push((name.into(), "\"l\"".into()));
+        assert!(asked(&cache, &by("q"), &labelled).is_ok(), "{name}");
+    }
     assert!(with(|p| p.messages[0] = Message::text("m0", Role::System, "Be rude.")).is_err());
     assert!(with(|p| p.messages[0].role = Role::Developer).is_err());
     assert!(with(|p| p.messages[0].name = Some("x".into())).is_err());
