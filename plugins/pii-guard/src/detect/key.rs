@@ -150,14 +150,14 @@ fn prefixed(at: Place<'_>, rule: usize, prefix: usize, min: usize) -> Step {
     let is_long = len >= prefix + min;
     match is_whole(at, len, dots) {
         _ if len == MAX_WORD_BYTES => {
-            if is_secret(&at.rest[prefix..len]) {
+            if is_secret(&at.rest[..len], prefix) {
                 Step::Open { len: before_dashes(at.rest, len), rule }
             } else {
                 Step::No
             }
         }
         false => Step::More,
-        true if is_long && (is_secret(&at.rest[prefix..len]) || is_id(&at.rest[..len])) => Step::Match { len, rule },
+        true if is_long && (is_secret(&at.rest[..len], prefix) || is_id(&at.rest[..len])) => Step::Match { len, rule },
         true => Step::No,
     }
 }
@@ -264,9 +264,14 @@ const KEY_BYTES: [bool; 256] = {
     bytes
 };
 
-/// Behind a prefix stands something with digits, not hyphenated words.
-fn is_secret(tail: &str) -> bool {
-    tail.bytes().any(|b| b.is_ascii_digit()) && tail.bytes().any(|b| b.is_ascii_alphabetic())
+/// Behind a prefix stands something with digits, not words with signs between. Behind one that ends in `_` letters of both cases in one
+/// piece will do: tokens of Hugging Face have no digits.
+fn is_secret(word: &str, prefix: usize) -> bool {
+    let (prefix, tail) = word.split_at(prefix);
+    let has = |is: fn(&u8) -> bool| tail.as_bytes().iter().any(is);
+    let has_both_cases = has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase);
+    let is_one_piece = prefix.ends_with('_') && !tail.contains(['_', '-']);
+    has(u8::is_ascii_digit) && has(u8::is_ascii_alphabetic) || is_one_piece && has_both_cases
 }
 
 /// An id of AWS, whose sixteen characters behind the prefix are base32: one of thirty has no digit.
@@ -354,6 +359,25 @@ mod tests {
             for other in [format!("{id}S"), id.to_lowercase(), id.replace("NN", "N_"), id[..19].to_owned()] {
                 assert_eq!(found(Kind::ApiKey, &other), [""; 0], "{other}");
             }
+        }
+    }
+
+    #[test]
+    fn a_token_of_letters_alone_is_found_behind_a_prefix_of_names() {
+        let letters = "pJljqEftFjcmdUUGoIpKNbwWroHFBrFTki";
+        for token in [key("hf_", letters), key("npm_", &format!("{letters}xY")), key("hf_", &letters.repeat(12))] {
+            assert_eq!(found(Kind::ApiKey, &format!("token={token}. Next")).concat(), token);
+        }
+        for other in [
+            "hf_hub_download_and_the_cache_of_All_models".to_owned(),
+            "hf_hub-download-and-the-cache-of-All-models".to_owned(),
+            key("hf_", &letters.to_lowercase()),
+            key("hf_", &letters.to_uppercase()),
+            key("hf_", &letters[..29]),
+            key("glpat-", letters),
+            letters.to_owned(),
+        ] {
+            assert_eq!(found(Kind::ApiKey, &other), [""; 0], "{other}");
         }
     }
 
