@@ -245,6 +245,9 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "谢",
         "\t",
         "/",
+        "\u{ff0b}",
+        "\u{ff0f}",
+        "03-1234-5678",
         "\n",
         "_",
         "x",
@@ -349,6 +352,19 @@ fn a_long_list_of_numbers_is_decided_on_however_it_is_set() {
         let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), &text, &[100, 400]);
         let left = outcome.text.matches("4242").count();
         assert!(left < 4 && outcome.text.ends_with(" and prose, prose, prose."), "{}", outcome.text);
+    }
+}
+
+#[test]
+fn numbers_on_both_sides_of_a_slash_are_found_wherever_pieces_end() {
+    for (text, read) in [
+        ("x(415)555/4567/4111", "x([phone]/4111"),
+        ("call 03-1234-5678／090-1234-5678 now", "call [phone]／[phone] now"),
+        ("-----BEGIN PRIVATE KEY-----411111111111111／+49", "[api-key]"),
+    ] {
+        let every: Vec<usize> = (0..=text.len()).collect();
+        let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &every);
+        assert_eq!(outcome.text, read);
     }
 }
 

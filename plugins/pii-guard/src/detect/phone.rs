@@ -47,7 +47,7 @@ struct Number {
     end: usize,
     /// The text ended before the number did.
     is_cut: bool,
-    /// Where it may be whole already: what follows may be another number.
+    /// Where it may be whole already, behind a space or a slash: what follows may be another number.
     full: Option<Full>,
 }
 
@@ -105,6 +105,9 @@ impl Number {
             if between == 0 || bytes[at] == b' ' && !number.goes_on(&bytes[at + 1..]) {
                 return number;
             }
+            if bytes[at] == b'/' && number.full.is_none_or(|full| bytes[full.end] != b'/') && number.is_phone() {
+                number.full = Some(number.extent());
+            }
             match bytes.get(at + between) {
                 None => number.is_cut = true,
                 Some(next) if next.is_ascii_digit() => {
@@ -118,6 +121,11 @@ impl Number {
         }
     }
 
+    /// What is read of it.
+    fn extent(&self) -> Full {
+        Full { num_digits: self.digits.len, num_groups: self.groups.len, end: self.end }
+    }
+
     /// Whether what follows, which begins so, is another number. Two zeros in front say what `+` says.
     fn is_full(&self, next: Option<&u8>) -> bool {
         let full = if self.digits.starts_with(b"00") && next != Some(&b'0') { FULL_DIGITS + 2 } else { FULL_DIGITS };
@@ -129,7 +137,7 @@ impl Number {
         if !self.is_full(behind.first()) {
             return true;
         }
-        self.full.get_or_insert(Full { num_digits: self.digits.len, num_groups: self.groups.len, end: self.end });
+        self.full.get_or_insert(self.extent());
         let last = self.groups.last().copied().unwrap_or_default();
         let next = behind.iter().take_while(|byte| byte.is_ascii_digit()).count();
         last <= MAX_SHORT_GROUP && next <= usize::from(last) && (next > 0 || behind.is_empty())
@@ -156,7 +164,8 @@ impl Number {
 
     /// Whether more text may make it one; wrong only in keeping text waiting.
     fn may_be_phone(&self) -> bool {
-        self.has_plus || self.has_parenthesis || self.digits.first() == Some(&b'0') || self.may_be_grouped()
+        let begins = self.has_plus || self.has_parenthesis || self.digits.first() == Some(&b'0');
+        begins || self.may_be_grouped() || self.up_to_full().is_some_and(|full| full.is_phone())
     }
 
     fn is_phone(&self) -> bool {
@@ -274,6 +283,9 @@ mod tests {
         }
         for (first, second) in [("+33 6 12 34 56 78", "01 23 45 67 89"), ("01 23 45 67 89", "06-12-34-56-78")] {
             assert_eq!(found(Kind::Phone, &format!("{first} {second}")), [first, second]);
+        }
+        for (first, second) in [("030/123456", "78"), ("03-1234-5678", "03-1234-5679"), ("+49 30 1234567", "7654321")] {
+            assert_eq!(found(Kind::Phone, &format!("{first}/{second}")).len(), 1, "{first}/{second}");
         }
         for before in ["tel:", "Tel.", "fax/", "-", "..."] {
             assert_eq!(found(Kind::Phone, &format!("{before}+4930123456.")), ["+4930123456"], "{before}");

@@ -144,7 +144,7 @@ const TYPESET: [&str; 9] = [
     "\u{fe63}",
 ];
 /// Of the rest what is no letter of a name: most other scripts, signs, pictures.
-const OTHERS: [&str; 38] = [
+const OTHERS: [&str; 37] = [
     "\u{a1}\u{ac}",
     "\u{ae}\u{bf}",
     "\u{d7}",
@@ -172,7 +172,6 @@ const OTHERS: [&str; 38] = [
     "\u{ff06}\u{ff07}",
     "\u{ff0a}",
     "\u{ff0c}",
-    "\u{ff0f}",
     "\u{ff1a}\u{ff1f}",
     "\u{ff3b}\u{ff3e}",
     "\u{ff40}",
@@ -186,7 +185,7 @@ const OTHERS: [&str; 38] = [
 ];
 /// ASCII that is part of nothing and begins nothing, but the separators.
 const ENDS: [&str; 11] = ["\0\u{8}", "\n\u{1f}", "!$", "&", "*", ",", ":?", "[", "]^", "`", "{\u{7f}"];
-const SEPARATORS: [&str; 5] = [" ", "\t", "/", ")", "\u{ff09}"];
+const SEPARATORS: [&str; 6] = [" ", "\t", "/", ")", "\u{ff09}", "\u{ff0f}"];
 /// Of all scripts whose digits are seen as the keyboard's.
 const DIGITS: [&str; 8] = [
     "09",
@@ -377,7 +376,7 @@ mod tests {
         /// Numbers in groups of all kinds, with what may make more or less of them before, between and behind.
         #[test]
         fn nothing_that_is_found_begins_in_what_leaves(
-            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|\\\\[nrtx]?|[a-zé年'\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ \t./()\u{ff0d}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
+            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|\\\\[nrtx]?|[a-zé年'\u{301}]{1,4}|v1|@|jo\u{ff0e}|４|\u{ff0b}|\u{200b}|\u{301})?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()\u{200b}\u{301}]?[ \t./()\u{ff0d}\u{ff0f}\u{200d}\u{a0}\u{ad}\u{2060}\u{2014}\u{2212}\u{3000}-]{1,2}[0-9４]{2,7}){0,3}\
                      [-a-z',: \n@\u{ff20}ｅ\u{200b}\u{301}]{0,3}(x\\.io|\\\\n)?){1,3}",
         ) {
             let (found, prefilter) = (find_all(&Detector::new(Kind::ALL.to_vec()), &text), prefilter());

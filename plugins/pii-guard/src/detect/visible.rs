@@ -31,7 +31,8 @@ impl Copies {
     /// character begins a word, so that whoever looks there need not know what is before that.
     pub(super) fn look(&self, at: Place<'_>, detect: impl Fn(Place<'_>) -> Step) -> Step {
         let near = &at.rest[..at.rest.floor_char_boundary(NEAR)];
-        let at = Place { before: at.before.and_then(seen), ..at };
+        let before = if at.open.is_some() { seen } else { seen_before };
+        let at = Place { before: at.before.and_then(before), ..at };
         if near.is_ascii() || !near.contains(is_set) {
             return detect(at);
         }
@@ -103,6 +104,14 @@ fn begins_nothing(before: Option<char>, near: &str) -> bool {
     first.is_none_or(|first| is_word(first) && before.is_some_and(is_word))
 }
 
+/// What stands before a place where something may begin, as it is seen. A slash of full width is mostly a sign between words or numbers,
+/// of no path or version: behind it a number may begin.
+fn seen_before(c: char) -> Option<char> {
+    if c == WIDE_SLASH { Some(c) } else { seen(c) }
+}
+
+const WIDE_SLASH: char = '\u{ff0f}';
+
 /// Bytes of the accents at the start.
 fn accents(text: &str) -> usize {
     text.chars().take_while(|c| is_accent(*c)).map(char::len_utf8).sum()
@@ -123,11 +132,11 @@ pub(super) fn is_set(c: char) -> bool {
 pub(super) fn seen(c: char) -> Option<char> {
     match c {
         '\0'..='\u{ac}' => Some(c),
-        // Those of full width: % ( ) + - . digits @ letters _
+        // Those of full width: % ( ) + - . / digits @ letters _
         '\u{ff05}'
         | '\u{ff08}'..='\u{ff09}'
         | '\u{ff0b}'
-        | '\u{ff0d}'..='\u{ff0e}'
+        | '\u{ff0d}'..='\u{ff0f}'
         | '\u{ff10}'..='\u{ff19}'
         | '\u{ff20}'..='\u{ff3a}'
         | '\u{ff3f}'
@@ -166,6 +175,7 @@ mod tests {
             (Kind::Iban, "DE89 3704 0044 0532 0130 00"),
             (Kind::Phone, "+49 30 1234567"),
             (Kind::Phone, "(415) 555-2671"),
+            (Kind::Phone, "030/1234567"),
             (Kind::Email, "jane.roe+x@example.com"),
             (Kind::ApiKey, "sk_live_a1B2c3D4e5F6g7H8i9J0k1L2"),
         ] {
@@ -176,6 +186,24 @@ mod tests {
         }
         assert_eq!(found(Kind::Card, &wide("x4111111111111111")), [""; 0], "within a word");
         assert_eq!(found(Kind::Email, "to jane\u{ff20}example.com."), ["jane\u{ff20}example.com"]);
+    }
+
+    /// As Japanese text has it.
+    #[test]
+    fn a_slash_of_full_width_stands_between_numbers_too() {
+        for (text, phones) in [
+            ("電話／03-1234-5678、", &["03-1234-5678"][..]),
+            ("03-1234-5678／090-1234-5678", &["03-1234-5678", "090-1234-5678"]),
+            (
+                "０３－１２３４－５６７８／０３－１２３４－５６７９",
+                &["０３－１２３４－５６７８", "０３－１２３４－５６７９"],
+            ),
+            ("03-123-4567／03-123-4568／+81 3 1234 5678", &["03-123-4567", "03-123-4568", "+81 3 1234 5678"]),
+            ("+81 3 1234 5678／030/1234567", &["+81 3 1234 5678", "030/1234567"]),
+            ("２０２４／０５／１７　１０：３０", &[]),
+        ] {
+            assert_eq!(found(Kind::Phone, text), phones, "{text}");
+        }
     }
 
     #[test]
