@@ -1,5 +1,7 @@
 //! Answers that a guard ends: what was said before is judged by the guards behind it too, and stays where it was said.
 
+mod choices;
+
 use crate::tool_turns::whole;
 use serde_json::{Value, json};
 use std::path::Path;

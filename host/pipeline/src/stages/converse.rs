@@ -80,9 +80,30 @@ struct Heard {
     own_calls: Vec<ToolCall>,
     /// Choices that a guard has ended.
     halted: Vec<u32>,
+    /// Of those, how many the source may still be making.
+    unheard: u32,
     /// Choices that have not ended.
     open: u32,
     usage: Option<Usage>,
+}
+
+impl Heard {
+    /// Whether it is of a choice that a guard has ended: nobody wants more of that.
+    fn passes_over(&mut self, delta: &Delta) -> bool {
+        let is_halted = self.halted.contains(&delta.choice);
+        if is_halted && matches!(delta.kind, DeltaKind::Finish(_)) {
+            self.unheard = self.unheard.saturating_sub(1);
+        }
+        is_halted
+    }
+
+    /// Whether nothing more is to be heard: no choice is left, the source goes on with one that was halted, and what was used
+    /// is known. Where each has ended there too, it is about to say what it has counted.
+    fn is_over(&mut self, source: &mut Source) -> bool {
+        let counted = if self.open == 0 && self.unheard > 0 { source.counted() } else { None };
+        self.usage = counted.or(self.usage);
+        counted.is_some()
+    }
 }
 
 /// One answer in the making.
@@ -227,7 +248,7 @@ impl Conversation {
             };
             match event {
                 SourceEvent::Usage(latest) => heard.usage = Some(latest),
-                SourceEvent::Delta(delta) if heard.halted.contains(&delta.choice) => {}
+                SourceEvent::Delta(delta) if heard.passes_over(&delta) => {}
                 SourceEvent::Delta(Delta { choice, kind }) => match kind {
                     DeltaKind::ToolCall { call, .. } => heard.calls.entry(choice).or_default().push(call),
                     DeltaKind::Finish(reason) => {
@@ -245,11 +266,14 @@ impl Conversation {
                                 true => Box::pin(self.say_in_pieces(choice, kind)).await?,
                                 false => self.say(choice, kind, more, None).await?,
                             };
-                        if is_halted && self.halt(choice, &mut source, &mut heard).await {
-                            break;
+                        if is_halted {
+                            self.halt(choice, &mut source, &mut heard).await;
                         }
                     }
                 },
+            }
+            if heard.is_over(&mut source) {
+                break;
             }
             if let Some(reject) = self.held.as_ref().and_then(HeldAnswer::too_long) {
                 return Err(reject);
@@ -269,16 +293,13 @@ impl Conversation {
         self.pipeline.screen_refusal(request, model, reject, findings).await
     }
 
-    /// Ends a choice that a guard has halted, and lets no more of it be made. Whether nothing more is to be heard: no choice
-    /// is left, and what was used is known.
-    async fn halt(&mut self, choice: u32, source: &mut Source, heard: &mut Heard) -> bool {
+    /// Ends a choice that a guard has halted, and lets no more of it be made.
+    async fn halt(&mut self, choice: u32, source: &mut Source, heard: &mut Heard) {
         self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
         source.stop(choice);
         heard.halted.push(choice);
+        heard.unheard += 1;
         heard.open = heard.open.saturating_sub(1);
-        let counted = if heard.open == 0 { source.counted() } else { None };
-        heard.usage = counted.or(heard.usage);
-        counted.is_some()
     }
 
     /// Ends a choice: lets the guards judge what they hold, then its tool calls. Gives the calls that the
