@@ -56,6 +56,22 @@ struct Choice {
     output_tokens: u64,
 }
 
+impl Choice {
+    /// Takes its stream, and counts what the engine has made of it that nobody has read: so many tokens.
+    fn end(&mut self) -> u64 {
+        let Some(mut stream) = self.stream.take() else { return 0 };
+        let read = self.output_tokens;
+        for event in std::iter::from_fn(|| stream.try_next()) {
+            match event {
+                JobEvent::Token(_) => self.output_tokens += 1,
+                JobEvent::Finished { usage, .. } => self.output_tokens = usage.output_tokens,
+                JobEvent::Started { .. } | JobEvent::Vector(_) | JobEvent::Failed(_) => {}
+            }
+        }
+        self.output_tokens.saturating_sub(read)
+    }
+}
+
 impl EngineSource {
     /// Submits the jobs; all or none.
     pub(crate) fn start(
@@ -85,10 +101,11 @@ impl EngineSource {
         Ok(Self { choices, turn: 0, ready: VecDeque::new(), usage, single_call: turn.single_call, tally, _span: span })
     }
 
-    /// Ends a choice; its job is cancelled by dropping the stream.
+    /// Ends a choice; its job is cancelled by dropping the stream. What was made of it by then counts.
     pub(crate) fn stop(&mut self, choice: u32) {
-        if let Some(choice) = self.choices.get_mut(choice as usize) {
-            choice.stream = None;
+        let unread = self.choices.get_mut(choice as usize).map_or(0, Choice::end);
+        if let Some(tally) = &self.tally {
+            tally.add_output(unread);
         }
     }
 
@@ -191,10 +208,7 @@ impl Drop for EngineSource {
     /// Whoever leaves an answer pays for what the engine had made of it by then.
     fn drop(&mut self) {
         let Some(tally) = &self.tally else { return };
-        for stream in self.choices.iter_mut().filter_map(|choice| choice.stream.as_mut()) {
-            let tokens = std::iter::from_fn(|| stream.try_next()).filter(|event| matches!(event, JobEvent::Token(_)));
-            tally.add_output(tokens.count() as u64);
-        }
+        tally.add_output(self.choices.iter_mut().map(Choice::end).sum());
     }
 }
 
