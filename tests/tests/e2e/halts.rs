@@ -1,5 +1,6 @@
 //! Answers that a guard ends: what was said before is judged by the guards behind it too, and stays where it was said.
 
+mod beside;
 mod choices;
 
 use crate::tool_turns::whole;

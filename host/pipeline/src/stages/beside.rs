@@ -98,7 +98,8 @@ impl Beside {
             let mut asked = place.ask(stage, asking).await?;
             findings.append(&mut asked.findings);
             if asked.judged.halted {
-                last.truncate(known);
+                // What it lets go of that stays, before its farewell.
+                last.truncate(last.len().saturating_sub(place.held.text.pending_bytes()));
                 last.push_str(&asked.judged.text);
             }
         }
@@ -139,9 +140,13 @@ impl Place {
         if self.held.text.is_empty() && asking.ending.is_none() {
             return Ok(Asked::default());
         }
-        let asked = asking.ask(stage, &mut self.held).await?;
-        if !asked.judged.halted {
-            self.ahead += asked.judged.text.len();
+        let waited = self.held.text.pending_bytes();
+        let mut asked = asking.ask(stage, &mut self.held).await?;
+        let let_go = waited.saturating_sub(self.held.text.pending_bytes());
+        self.ahead += let_go;
+        if asked.judged.halted && let_go > 0 {
+            // It keeps back more than it may, and says nothing: this is what it had let go before.
+            asked.judged.text.clear();
         }
         Ok(asked)
     }
