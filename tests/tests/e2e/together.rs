@@ -182,7 +182,7 @@ const FAREWELL: &str = "[halted in text]";
 
 /// What a client reads of a model that says these words, each only when all that `held` bytes do not keep back has come: no
 /// two are ever judged at once, however slow the guards are.
-async fn drip(stages: &str, words: &[String], held: usize) -> Vec<Value> {
+pub(crate) async fn drip(stages: &str, words: &[String], held: usize) -> Vec<Value> {
     let let_go = Arc::new(Semaphore::new(0));
     let reads = words.iter().map(|word| vec![word.clone()]).collect();
     let model = one_read::model("tidegate-starter", reads, &let_go).await;

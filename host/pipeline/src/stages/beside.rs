@@ -24,6 +24,8 @@ struct Place {
     held: Withheld,
     /// Bytes that it has let go and `all` still has.
     ahead: usize,
+    /// Bytes that it has let go since text left it unjudged, where some has.
+    judged: Option<usize>,
 }
 
 impl Beside {
@@ -91,8 +93,9 @@ impl Beside {
             }
             if known < place.ahead {
                 // What it let go beyond that leaves no more: it begins anew behind what does.
+                let behind = format!("{}{}", self.all.look_behind(), &last[..known]);
                 place.held = Withheld::by(stage);
-                place.held.text.comes_behind(&format!("{}{}", self.all.look_behind(), &last[..known]));
+                place.held.text.comes_behind(place.judged_of(&behind, known));
             }
             place.held.text.replace(&last[known..]);
             let mut asked = place.ask(stage, asking).await?;
@@ -133,7 +136,14 @@ pub(super) fn common_len(a: &str, b: &str) -> usize {
 
 impl Place {
     fn of(stage: &Stage) -> Self {
-        Self { held: Withheld::by(stage), ahead: 0 }
+        Self { held: Withheld::by(stage), ahead: 0, judged: None }
+    }
+
+    /// What it sees again of the text `behind` which it begins anew, `known` bytes into what it has let go and `all` still has:
+    /// none from before what left it unjudged.
+    fn judged_of<'a>(&self, behind: &'a str, known: usize) -> &'a str {
+        let bytes = self.judged.map_or(behind.len(), |judged| (judged + known).saturating_sub(self.ahead));
+        behind.get(behind.len().saturating_sub(bytes)..).unwrap_or_default()
     }
 
     async fn ask(&mut self, stage: &Stage, asking: Asking<'_>) -> Result<Asked, Reject> {
@@ -144,6 +154,10 @@ impl Place {
         let mut asked = asking.ask(stage, &mut self.held).await?;
         let let_go = waited.saturating_sub(self.held.text.pending_bytes());
         self.ahead += let_go;
+        self.judged = match self.judged {
+            _ if asked.judged.unjudged && let_go > 0 => Some(0),
+            judged => judged.map(|judged| judged + let_go),
+        };
         if asked.judged.halted && let_go > 0 {
             // It keeps back more than it may, and says nothing: this is what it had let go before.
             asked.judged.text.clear();

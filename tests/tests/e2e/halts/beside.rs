@@ -2,8 +2,8 @@
 
 use super::{read, says};
 use crate::stages::metrics;
-use crate::together::watches;
-use tidegate_tests::Gateway;
+use crate::together::{drip, watches};
+use tidegate_tests::{Gateway, joined};
 
 /// One that keeps the last 600 bytes back, and may keep 512.
 fn capped(name: &str, more: &str) -> String {
@@ -36,4 +36,25 @@ async fn a_guard_that_passes_its_cap_where_another_halts_is_asked_about_what_lea
         assert_eq!(read(&gateway, stream).await[0], "[halted in text]", "stream: {stream}");
     }
     assert!(!metrics(&gateway).await.contains(&halts_of("caps-beside")), "nothing has left before the farewell");
+}
+
+/// Where the first guard halts, the second has let go more than leaves, and begins anew. It has failed before that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_begins_anew_at_a_halt_sees_nothing_from_before_what_left_it_unjudged() {
+    let mut words: Vec<String> = (10..50).map(|n| format!("word{n} ")).collect();
+    (words[15], words[30]) = ("trapped ".into(), "forbidden ".into());
+    let whole = words.concat();
+    let cut = whole.find("forbidden").unwrap() - 60;
+    let since = &whole[whole.find("trapped ").unwrap() + "trapped ".len()..cut];
+    for (name, seam, is_seen) in
+        [("anew-unjudged", "trapped ".to_owned(), false), ("anew-judged", format!("{since}[halted"), true)]
+    {
+        let holds = watches(&format!("{name}-before"), "hold = \"60\", halt = \"forbidden\"");
+        let fails = watches(name, &format!("trap = \"trapped\", seam = \"{seam}\""));
+        let fails = fails.replace("config =", "on_error = \"open\"\nconfig =");
+        let told = drip(&format!("{holds}{fails}"), &words, 60).await;
+        assert_eq!(joined(&told, 0), format!("{}[halted in text]", &whole[..cut]), "{name}");
+        let metrics = metrics(&Gateway::start("").await).await;
+        assert_eq!(metrics.contains(&halts_of(name)), is_seen, "{name}");
+    }
 }
