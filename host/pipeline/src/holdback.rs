@@ -237,9 +237,10 @@ impl Holdback {
         Ok(Released { over_cap, ..self.release(forced, &redactions, forced - through) })
     }
 
-    /// Lets everything go unjudged: the guard failed and its stage is open.
+    /// Lets everything go unjudged: the guard failed and its stage is open. That was a window, too.
     pub fn release_unjudged(&mut self) -> Released {
         let all = self.pending_bytes();
+        self.seq += 1;
         self.release(all, &[], all)
     }
 
