@@ -357,6 +357,7 @@ async fn a_guard_that_withholds_more_than_its_cap_ends_the_answer_or_lets_the_ol
             let name = format!("hoards-{said}-{}", if stream { "streamed" } else { "whole" });
             let more = format!("{on_error}config = {{ hold = \"4096\" }}");
             let guard = stage("watches", &name, "stream-guard", &more, "holdback_bytes = 8");
+            let guard = guard + "[pipeline.stage.breaker]\nfailures = 1\n";
             let upstream = Paced::start(pieces.clone().into()).await;
             upstream.go.add_permits(pieces.len());
             let gateway = Gateway::start(&(upstream.model() + &guard)).await;
@@ -377,6 +378,11 @@ async fn a_guard_that_withholds_more_than_its_cap_ends_the_answer_or_lets_the_ol
             }
             let failed = metrics(&gateway).await.contains(&failures(&name, "stream-guard", "holdback-cap"));
             assert_eq!(failed, unjudged > 0, "{name}: it has failed where its text leaves all the same");
+            let paused = failures(&name, "stream-guard", "paused");
+            assert!(
+                !metrics(&gateway).await.contains(&paused),
+                "{name}: how much there is to keep back is not its doing"
+            );
         }
     }
 }
