@@ -16,6 +16,7 @@ use crate::stages::remember::Said;
 use crate::stages::screen_answer::HeldAnswer;
 use crate::stages::screen_output::OutputScreen;
 use crate::stages::start::TurnPlan;
+use calls::SeenIds;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Part, Reject, RejectKind, ToolCall, Usage};
@@ -52,6 +53,7 @@ impl Pipeline {
             spoken: (!turn.tools.is_empty()).then(Vec::new),
             waiting: String::new(),
             heard_bytes: 0,
+            seen_ids: SeenIds::default(),
             pipeline: Arc::clone(self),
             turn,
             out: emitter.clone(),
@@ -134,6 +136,8 @@ struct Conversation {
     waiting: String,
     /// Text of the first choice that the model has said.
     heard_bytes: u64,
+    /// What the calls of all turns are called for the guards.
+    seen_ids: SeenIds,
     /// Where observers look for what guards saw.
     findings: Option<Findings>,
 }

@@ -5,8 +5,34 @@ use super::Conversation;
 use super::speech::asking;
 use crate::stages::screen_output::{OutputScreen, Piece};
 use crate::stages::start::TurnPlan;
+use std::collections::HashMap;
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{FinishReason, Reject, ToolCall};
+
+/// Ids under which the guards are asked about the calls of an answer, each with how many are made of it. Some models begin anew
+/// in each turn or choice: a call whose id an earlier one has is seen under another.
+#[derive(Default)]
+pub(super) struct SeenIds(HashMap<String, usize>);
+
+impl SeenIds {
+    fn of_next(&mut self, own: &str) -> String {
+        let Some(mut number) = self.0.get(own).copied() else { return self.add(own.to_owned()) };
+        let another = loop {
+            number += 1;
+            let numbered = format!("{own}~{number}");
+            if !self.0.contains_key(&numbered) {
+                break numbered;
+            }
+        };
+        self.0.insert(own.to_owned(), number);
+        self.add(another)
+    }
+
+    fn add(&mut self, id: String) -> String {
+        self.0.insert(id.clone(), 1);
+        id
+    }
+}
 
 impl Conversation {
     /// Whether the guards let a call have this name. One that nobody has offered is the model's own words: they judge it as
@@ -43,7 +69,7 @@ impl Conversation {
             if !self.passes_name(choice, &call.name, ending).await? {
                 return Ok(None);
             }
-            let channel = Channel::ToolArguments(call.id.clone());
+            let channel = Channel::ToolArguments(self.seen_ids.of_next(&call.id));
             let arguments = Piece { text: call.arguments, logprobs: Vec::new() };
             let (guards, asking) = (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &channel, ending));
             let verdict = self.screen.judge(guards, asking, arguments, Vec::new()).await?;
@@ -73,5 +99,18 @@ impl Conversation {
         let theirs = &self.turn.request.chat.tools;
         !theirs.iter().any(|tool| tool.name == name)
             && (theirs.is_empty() && !ours.is_empty() || ours.iter().any(|tool| tool.def.name == name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_of_an_answer_is_seen_under_an_id_of_its_own() {
+        let mut seen = SeenIds::default();
+        let ids = ["a", "b", "a", "a", "b", "a~5", "a", "a~2", "", "", "a"];
+        let expected = ["a", "b", "a~2", "a~3", "b~2", "a~5", "a~4", "a~2~2", "", "~2", "a~6"];
+        assert_eq!(ids.map(|id| seen.of_next(id)), expected);
     }
 }
