@@ -53,6 +53,8 @@ impl StageCall for InspectWindow<'_> {
             guard::WindowAction::Redact(_) if !descriptor.mutates => {
                 return Err("it redacts, but its descriptor says `\"mutates\": false`".into());
             }
+            // It changes nothing, and is nobody's redaction.
+            guard::WindowAction::Redact(redactions) if redactions.is_empty() => WindowAction::Pass,
             guard::WindowAction::Redact(redactions) => WindowAction::Redact(self.redactions(redactions, safe_through)?),
             guard::WindowAction::Halt(halt) => {
                 WindowAction::Halt { refusal: convert::refusal(halt.refusal), farewell: halt.farewell }
@@ -90,5 +92,28 @@ impl InspectWindow<'_> {
         let mut redactions: Vec<Redaction> = redactions.into_iter().map(check_one).collect::<Result<_, String>>()?;
         check::disjoint(&mut redactions, |redaction| redaction.span, "the redactions")?;
         Ok(redactions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor;
+
+    /// Else it would be counted, reported and told to memories as a change.
+    #[test]
+    fn a_redaction_of_nothing_lets_pass_and_is_not_for_who_says_that_it_redacts_nothing() {
+        let window = Window { seq: 0, choice: 0, channel: &Channel::Text, text: "a", settled: 0, ending: None };
+        let call = InspectWindow { carry: &[], window };
+        let checked = |mutates: bool| {
+            let descriptor = serde_json::json!({"name": "g", "version": "0.1.0", "summary": "s",
+                "config-schema": {"type": "object"}, "mutates": mutates, "deterministic": true});
+            let action = guard::WindowAction::Redact(Vec::new());
+            let (carry, findings, attrs) = (Vec::new(), Vec::new(), Vec::new());
+            let said = guard::Inspection { action, safe_through: 1, carry, findings, attrs };
+            call.check(said, &descriptor::parse(&descriptor.to_string()).unwrap())
+        };
+        assert_eq!(checked(true), Ok(Inspection::pass(1)));
+        assert!(checked(false).unwrap_err().contains("it redacts"));
     }
 }
