@@ -165,7 +165,7 @@ impl Service for PipelineService {
             books.ledger.health()?;
         }
         let pipeline = self.pipeline.load();
-        pipeline.check_guards().map_err(|why| format!("a guard that must have its say did not load: {why}"))?;
+        pipeline.check_stages().map_err(|why| format!("a closed stage did not load: {why}"))?;
         for model in pipeline.models().iter() {
             if let ModelBackend::Engine(engine) = &model.backend
                 && let tidegate_engine::Health::NotReady(why) = engine.handle.health()

@@ -8,7 +8,7 @@ use crate::models::Models;
 use crate::owed::Owed;
 use crate::reply::Reply;
 use crate::stage::Stage;
-use crate::stages::{OutputGuardStage, PricedTools, WhenStreamed};
+use crate::stages::{OutputGuardStage, PricedTools};
 use crate::states::{Admitted, Ended};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,11 +44,15 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// The guards that each chat meets, whoever asks, whatever for, and be it read as a stream or not.
-    fn asked_of_all(&self) -> impl Iterator<Item = &Stage> {
-        let of_streams_too = self.output_guards.iter().filter(|guard| guard.streamed == WhenStreamed::Hold);
-        let of_prompts = self.prompt_guards.iter().chain(&self.late_guards);
-        of_prompts.chain(&self.stream_guards).chain(of_streams_too.map(|guard| &guard.stage))
+    /// Those that requests meet on their path, be it not each of them. Observers are told of its end, whatever comes of that;
+    /// and where models have no turns for tools (`max_tool_turns`), nobody is asked for some.
+    fn on_the_path(&self, max_tool_turns: u32) -> impl Iterator<Item = &Stage> {
+        let guards = self.prompt_guards.iter().chain(&self.late_guards).chain(&self.stream_guards);
+        let guards = guards.chain(self.output_guards.iter().map(|guard| &guard.stage));
+        let retrievers = self.retrievers.iter().map(|retriever| &retriever.stage);
+        let bringing = retrievers.chain(self.memories.iter().map(|memory| &memory.stage));
+        let tools = self.tools.iter().filter(move |_| max_tool_turns > 0);
+        guards.chain(bringing).chain(tools).chain(&self.routers)
     }
 }
 
@@ -143,10 +147,10 @@ impl Pipeline {
         &self.models
     }
 
-    /// Whether chats can get past the guards. Where a guard that each chat meets did not load and is closed, none can: why it did not
-    /// load. What only some requests meet is not asked about.
-    pub fn check_guards(&self) -> Result<(), Arc<str>> {
-        self.stages.asked_of_all().find_map(Stage::refuses_all).map_or(Ok(()), Err)
+    /// Whether requests can get past the stages. Where one did not load and is closed, none can that meets it: why it did not load.
+    pub fn check_stages(&self) -> Result<(), Arc<str>> {
+        let mut stages = self.stages.on_the_path(self.limits.max_tool_turns);
+        stages.find_map(Stage::refuses_all).map_or(Ok(()), Err)
     }
 
     /// Whether a router chooses a model for callers that ask for [`tidegate_types::ROUTED_MODEL`].

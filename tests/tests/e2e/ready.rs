@@ -26,36 +26,44 @@ async fn chats(gateway: &Gateway) -> [u16; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_not_ready_while_each_chat_meets_a_closed_guard_that_did_not_load() {
-    for (stage, more) in [
-        ("prompt-guard", ""),
-        ("prompt-guard", "when = \"during-prefill\""),
-        ("stream-guard", "on_error = \"closed\""),
-        ("output-guard", ""),
+async fn a_server_is_not_ready_while_a_closed_stage_that_requests_meet_did_not_load() {
+    for (stage, more, answered) in [
+        ("prompt-guard", "", [503, 503]),
+        ("prompt-guard", "when = \"during-prefill\"", [503, 503]),
+        ("stream-guard", "on_error = \"closed\"", [503, 503]),
+        ("output-guard", "", [503, 503]),
+        ("output-guard", "streamed = \"pass\"", [503, 200]),
+        ("tool-provider", "on_error = \"closed\"", [503, 503]),
+        ("retriever", "on_error = \"closed\"", [503, 503]),
+        ("memory", "on_error = \"closed\"", [503, 503]),
+        // These name their model.
+        ("router", "on_error = \"closed\"", [200, 200]),
     ] {
         let gateway = Gateway::start(&absent(stage, more)).await;
-        assert_eq!((ready(&gateway).await, chats(&gateway).await), (503, [503, 503]), "{stage} {more}");
+        assert_eq!((ready(&gateway).await, chats(&gateway).await), (503, answered), "{stage} {more}");
         assert_eq!(gateway.get("/livez").await.status, 200);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_ready_while_chats_do_not_meet_what_did_not_load_or_go_on_without_it() {
-    for (stage, more, answered) in [
-        ("prompt-guard", "on_error = \"open\"", [200, 200]),
-        ("prompt-guard", "on_error = \"skip\"", [200, 200]),
-        ("stream-guard", "on_error = \"open\"", [200, 200]),
-        ("output-guard", "on_error = \"skip\"", [200, 200]),
-        ("output-guard", "streamed = \"pass\"", [503, 200]),
-        ("router", "on_error = \"closed\"", [200, 200]),
-        ("observer", "on_error = \"closed\"", [200, 200]),
-        // Not for each caller, and not for a request that has its `tool_choice`, or no question.
-        ("tool-provider", "on_error = \"closed\"", [503, 503]),
-        ("retriever", "on_error = \"closed\"", [503, 503]),
-        ("memory", "on_error = \"closed\"", [503, 503]),
+async fn a_server_is_ready_while_requests_go_on_without_what_did_not_load() {
+    let no_turns = "[pipeline]\nmax_tool_turns = 0\n";
+    for (pipeline, stage, more) in [
+        ("", "prompt-guard", "on_error = \"open\""),
+        ("", "prompt-guard", "on_error = \"skip\""),
+        ("", "stream-guard", "on_error = \"open\""),
+        ("", "output-guard", "on_error = \"skip\""),
+        ("", "tool-provider", ""),
+        ("", "retriever", ""),
+        ("", "memory", "on_error = \"skip\""),
+        ("", "router", ""),
+        // It is told of what has ended.
+        ("", "observer", "on_error = \"closed\""),
+        // Nobody asks it.
+        (no_turns, "tool-provider", "on_error = \"closed\""),
     ] {
-        let gateway = Gateway::start(&absent(stage, more)).await;
-        assert_eq!((ready(&gateway).await, chats(&gateway).await), (200, answered), "{stage} {more}");
+        let gateway = Gateway::start(&format!("{pipeline}{}", absent(stage, more))).await;
+        assert_eq!((ready(&gateway).await, chats(&gateway).await), (200, [200, 200]), "{stage} {more}");
     }
 }
 
