@@ -101,7 +101,7 @@ fn load_stages(
     let mut pipeline = config.pipeline()?.into_owned();
     config.plugins.fit(&mut pipeline);
     let admission = Admission::new(config)?;
-    let stages = stages::load(&plugins.0, &mut pipeline, &config.models, &config.tenants, &admission, begins, facts)?;
+    let stages = stages::load(&plugins.0, config, &mut pipeline, &admission, begins, facts)?;
     check_loaded_plugins(config, |plugin| stages::brings(&stages, plugin))?;
     facts.extend(admission.fact(config));
     Ok((stages, pipeline))

@@ -110,11 +110,6 @@ impl Plugin {
         self.blueprint.max_instances()
     }
 
-    /// Those of all plugins whose calls wait, or do not, as its do, and the key of that in a config. One tenant alone has no more.
-    pub fn max_instances_of_all(&self) -> (&'static str, usize) {
-        self.core.registry.max_instances(self.blueprint.work)
-    }
-
     /// The stages that may be called: those it exports, less those that the config leaves out.
     pub fn exported_stages(&self) -> &BTreeSet<StageKind> {
         &self.stages

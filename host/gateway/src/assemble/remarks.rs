@@ -2,7 +2,7 @@
 //! and what it was granted for nothing. The start says it, and `tidegate check`.
 
 use super::stages::holdback;
-use crate::config::{GrantsConfig, ModelConfig, StageConfig};
+use crate::config::{Config, GrantsConfig, ModelConfig, PluginsConfig, StageConfig};
 use std::collections::BTreeSet;
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::StageKind;
@@ -12,12 +12,12 @@ pub(super) fn of(
     stage: &StageConfig,
     plugin: &Plugin,
     kinds: &[StageKind],
-    models: &[ModelConfig],
+    config: &Config,
     shares_kv: bool,
 ) -> impl Iterator<Item = String> {
     let used = plugin.capabilities();
     let sees = kinds.iter().any(|kind| kind.sees_content());
-    let leaves = leaving(&stage.grants, used, models, sees, shares_kv);
+    let leaves = leaving(&stage.grants, used, &config.models, sees, shares_kv);
 
     let (promised, most) = (plugin.descriptor().holdback_bytes.unwrap_or(0) as usize, holdback(stage));
     let withholds = (kinds.contains(&StageKind::StreamGuard) && promised > most).then(|| {
@@ -35,20 +35,23 @@ pub(super) fn of(
             .to_owned()
     });
 
-    let beyond = beyond(stage, plugin);
+    let beyond = beyond(stage, plugin, &config.plugins);
     let idle = unused(&stage.grants, used, sends_secrets, sees).join(", ");
     let idle = (!idle.is_empty()).then(|| format!("uses nothing of these grants, which can go: {idle}"));
     leaves.into_iter().chain(withholds).chain(undeclared).chain(beyond).chain(idle)
 }
 
-/// Of more instances than there may be of all plugins that wait, or do not, as this one. Whether one that keeps something does is
-/// the store's to say, which `check` asks nothing.
-fn beyond(stage: &StageConfig, plugin: &Plugin) -> Option<String> {
-    let (asked, (key, most)) = (stage.limits.instances?, plugin.max_instances_of_all());
-    let may_wait = ["kv", "vectors"].iter().any(|kept| plugin.capabilities().contains(kept));
-    let is_known = plugin.waits() || !may_wait;
-    (is_known && asked > most).then(|| {
-        format!("NEVER HAS limits.instances = {asked} INSTANCES: {key} allows {most} of all plugins together; raise it")
+/// Of more instances than there may be of all plugins that wait, or do not, as this one. What it keeps in the store it waits for,
+/// which `check` has not, and so neither has a plugin that it loads.
+fn beyond(stage: &StageConfig, plugin: &Plugin, plugins: &PluginsConfig) -> Option<String> {
+    let asked = stage.limits.instances?;
+    let waits = plugin.waits() || plugins.is_in_store(plugin.capabilities());
+    let (key, most) =
+        if waits { ("waiting_instances", plugins.waiting_instances) } else { ("instances", plugins.instances) };
+    (asked > most as usize).then(|| {
+        format!(
+            "NEVER HAS limits.instances = {asked} INSTANCES: plugins.{key} allows {most} of all plugins together; raise it"
+        )
     })
 }
 

@@ -3,7 +3,7 @@
 use super::admission::Admission;
 use super::remarks;
 use crate::bundled;
-use crate::config::{BreakerConfig, ModelConfig, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
+use crate::config::{BreakerConfig, Config, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,26 +24,25 @@ pub const MIN_SCORE: f32 = 0.0;
 
 /// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
 /// stage whose kinds nobody knows, since its component cannot be read either, is an error here. What kinds were found is in
-/// `config` then.
+/// `pipeline` then.
 pub(super) fn load(
     sandbox: &Sandbox,
-    config: &mut PipelineConfig,
-    models: &[ModelConfig],
-    tenants: &BTreeMap<String, TenantConfig>,
+    config: &Config,
+    pipeline: &mut PipelineConfig,
     admission: &Admission,
     begins: &dyn Fn(&StageConfig),
     facts: &mut Vec<String>,
 ) -> anyhow::Result<Stages> {
-    let (default_route, priced) = (config.default.clone(), priced(&config.stage));
+    let (default_route, priced) = (pipeline.default.clone(), priced(&pipeline.stage));
     let mut stages = Stages { default_route, priced, ..Stages::default() };
     let mut components = BTreeMap::new();
     let with_kv = |stage: &&StageConfig| stage.grants.kv_kib.is_some();
-    let with_kv: Vec<String> = config.stage.iter().filter(with_kv).map(|stage| stage.plugin.clone()).collect();
-    for (i, stage) in config.stage.iter_mut().enumerate() {
+    let with_kv: Vec<String> = pipeline.stage.iter().filter(with_kv).map(|stage| stage.plugin.clone()).collect();
+    for (i, stage) in pipeline.stage.iter_mut().enumerate() {
         begins(stage);
         let component = component(stage, admission, &mut components);
         let plugin = match &component {
-            Ok(component) => load_one(sandbox, stage, tenants, component),
+            Ok(component) => load_one(sandbox, stage, &config.tenants, component),
             Err(why) => Err(anyhow!("{why:#}")),
         };
         if let Err(why) = &plugin {
@@ -56,7 +55,7 @@ pub(super) fn load(
         facts.push(fact(stage, &plugin, &kinds));
         if let Ok(plugin) = &plugin {
             let shares_kv = with_kv.iter().filter(|name| **name == stage.plugin).count() > 1;
-            let told = remarks::of(stage, plugin, &kinds, models, shares_kv);
+            let told = remarks::of(stage, plugin, &kinds, config, shares_kv);
             facts.extend(told.map(|remark| format!("          {} {remark}", stage.plugin)));
         }
         let plugin = plugin.map_err(|why| Arc::from(format!("{}: {why:#}", here())));
@@ -66,13 +65,13 @@ pub(super) fn load(
         }
         stage.stages = Some(kinds);
     }
-    if !config.default.is_empty() && stages.routers.is_empty() {
+    if !pipeline.default.is_empty() && stages.routers.is_empty() {
         bail!(
             "pipeline.default is for requests that routers have no opinion about, and no stage is a router; leave it out"
         );
     }
     // Without routers it is a name as any other.
-    if !stages.routers.is_empty() && models.iter().any(|model| model.name == ROUTED_MODEL) {
+    if !stages.routers.is_empty() && config.models.iter().any(|model| model.name == ROUTED_MODEL) {
         bail!("a model is named `{ROUTED_MODEL}`, which asks the routers to choose one; give it another name");
     }
     Ok(stages)
@@ -272,7 +271,6 @@ fn fact(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>, kinds: &[Stag
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
     use tidegate_sandbox::SandboxConfig;
 
     /// Of all kinds, with that in the config. It does not load, and has its places all the same.
@@ -283,7 +281,7 @@ mod tests {
         let (admission, mut pipeline) = (Admission::new(&config).unwrap(), config.pipeline.clone().unwrap());
         let few = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
         let (sandbox, mut facts) = (Sandbox::new(few).unwrap(), Vec::new());
-        load(&sandbox, &mut pipeline, &config.models, &config.tenants, &admission, &|_| {}, &mut facts).unwrap()
+        load(&sandbox, &config, &mut pipeline, &admission, &|_| {}, &mut facts).unwrap()
     }
 
     /// As the guide says (`config/default_limits.rs`).

@@ -5,6 +5,7 @@ use crate::artifact::key::PublicKey;
 use crate::outside::InStore;
 use anyhow::{bail, ensure};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tidegate_sandbox::SandboxConfig;
 use tidegate_sandbox::capability::{KvStore, MemoryKv, MemoryVectors, VectorStore};
@@ -174,6 +175,12 @@ impl PluginsConfig {
             vectors,
             ..config
         }
+    }
+
+    /// Whether a plugin that uses these capabilities keeps something in the store.
+    pub(crate) fn is_in_store(&self, used: &BTreeSet<&'static str>) -> bool {
+        let kept = [("kv", self.kv), ("vectors", self.vectors)];
+        kept.iter().any(|(capability, kept_in)| *kept_in == KeptIn::Store && used.contains(capability))
     }
 
     /// What plugins keep in a store, as far as they do.

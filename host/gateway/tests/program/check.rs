@@ -329,16 +329,20 @@ fn check_says_which_stage_never_has_the_instances_that_it_asks_for() {
     let stage = |name: &str, more: &str| format!("[[pipeline.stage]]\nplugin = \"{name}\"\n{more}\n");
     let asks = "config = { url = \"https://a.example/\" }\ngrants = { http = { origins = [\"https://a.example\"] }, content = true }";
     let keeper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist/remembers.wasm");
-    // Whose calls wait where the store is elsewhere, which nobody asks here.
+    // Whose calls wait where it keeps that in the store, which nobody asks here.
     let keeps = format!("file = {keeper:?}\ngrants = {{ kv_kib = 4 }}");
     let (few, none) = ("[plugins]\ninstances = 600\nwaiting_instances = 299\n", "");
+    let in_store = |key: &str| format!("[store]\npath = \"data\"\n{few}{key} = \"store\"\n");
     for (plugins, name, more, asked, told) in [
         (none, "calculator", "", 256, None),
         (none, "calculator", "", 257, Some("plugins.instances allows 256 of")),
         (none, "webhook-guard", asks, 512, None),
         (few, "webhook-guard", asks, 300, Some("plugins.waiting_instances allows 299 of")),
         (few, "calculator", "", 300, None),
-        (none, "remembers", &keeps, 300, None),
+        (none, "remembers", &keeps, 300, Some("plugins.instances allows 256 of")),
+        (few, "remembers", &keeps, 300, None),
+        (&in_store("kv"), "remembers", &keeps, 300, Some("plugins.waiting_instances allows 299 of")),
+        (&in_store("vectors"), "remembers", &keeps, 300, None),
     ] {
         let text = format!("{plugins}{}limits = {{ instances = {asked} }}\n", stage(name, more));
         let (good, said) = run(&["check", write(folder.path(), "tidegate.toml", &text).to_str().unwrap()]);
