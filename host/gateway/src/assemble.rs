@@ -8,12 +8,12 @@ mod remarks;
 mod stages;
 mod tokens;
 
-pub use check::check;
+pub use check::{check, check_file};
 pub use models::run_worker;
 pub use stages::{HOLDBACK_BYTES, MIN_SCORE, TOP_K};
 
 use crate::bundled;
-use crate::config::{Config, ModelConfig, PipelineConfig, StageConfig, check_loaded_plugins};
+use crate::config::{Config, ModelConfig, PipelineConfig, StageConfig, Wrong, look_at_loaded_plugins};
 use crate::outside::InStore;
 use crate::outside::http::PluginHttp;
 use crate::outside::models::PluginModels;
@@ -54,7 +54,9 @@ pub(crate) fn assemble(
     let gate = Gate::new(config.limits.to_gate(), limits);
     let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
     let plugins = Plugins::start(config, Arc::new(asked), pseudonym_key, in_store)?;
-    let (stages, loaded) = load_stages(&plugins, config, &|_| {}, &mut facts)?;
+    let mut wrong = Wrong::default();
+    let (stages, loaded) = load_stages(&plugins, config, &|_| {}, &mut facts, &mut wrong)?;
+    wrong.none()?;
     let (max_inflight, max_tool_turns) = (config.server.max_inflight, loaded.max_tool_turns);
     let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
     let pipeline = Pipeline::new(models, stages.clone(), limits, gate, ledger);
@@ -90,19 +92,20 @@ impl Plugins {
     }
 }
 
-/// Loads the stages; one that cannot be loaded stays in its place, and fails there as its `on_error` says. Gives `[pipeline]` too,
-/// with the kinds that were found of each. Says of each where it `begins`.
+/// Loads the stages of which nothing is wrong so far; one that cannot be loaded stays in its place, and fails there as its `on_error`
+/// says. Gives `[pipeline]` too, with the kinds that were found of each. Says of each where it `begins`.
 fn load_stages(
     plugins: &Plugins,
     config: &Config,
     begins: &dyn Fn(&StageConfig),
     facts: &mut Vec<String>,
+    wrong: &mut Wrong,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
     let mut pipeline = config.pipeline()?.into_owned();
     config.plugins.fit(&mut pipeline);
     let admission = Admission::new(config)?;
-    let stages = stages::load(&plugins.0, config, &mut pipeline, &admission, begins, facts)?;
-    check_loaded_plugins(config, |plugin| stages::brings(&stages, plugin))?;
+    let stages = stages::load(&plugins.0, config, &mut pipeline, &admission, begins, facts, wrong);
+    look_at_loaded_plugins(config, &pipeline, wrong);
     facts.extend(admission.fact(config));
     Ok((stages, pipeline))
 }
@@ -114,8 +117,10 @@ pub(crate) fn load_all_stages(
     begins: &dyn Fn(&StageConfig),
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
-    let (stages, pipeline) = load_stages(plugins, config, begins, facts)?;
-    check::none_of(stages::failed(&stages).into_iter().map(anyhow::Error::msg).collect())?;
+    let mut wrong = Wrong::default();
+    let (stages, pipeline) = load_stages(plugins, config, begins, facts, &mut wrong)?;
+    stages::look_at_failed(&stages, &mut wrong);
+    wrong.none()?;
     Ok((stages, pipeline))
 }
 

@@ -31,7 +31,7 @@ pub struct Cli {
 pub enum Command {
     /// Serve (the default).
     Serve(ServeArgs),
-    /// Validate a config and its plugins, and say what is wrong where.
+    /// Validate a config and its plugins, and say all that is wrong, and where.
     Check(FileArgs),
     /// Chat in the terminal with a running server, a line at a time; Ctrl-D ends.
     Chat(ChatArgs),

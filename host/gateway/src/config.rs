@@ -1,11 +1,13 @@
 //! The config file: one TOML document. Unknown keys are errors that name the nearest key, or all; every key is shown,
-//! with its default, in `examples/full/tidegate.toml`, which a test loads.
+//! with its default, in `examples/full/tidegate.toml`, which a test loads. All that is wrong with a config is told at once: next
+//! `read.rs`, which reads it, and `checks.rs`, which says what cannot work together.
 
 pub(crate) mod address;
 mod at_start;
 mod auth;
 mod cache;
 mod certificates;
+mod checks;
 mod compute;
 #[cfg(test)]
 mod default_limits;
@@ -24,6 +26,7 @@ mod plugins;
 mod prices;
 mod projects;
 mod quota;
+mod read;
 mod server;
 mod shared;
 mod store;
@@ -32,6 +35,7 @@ mod tenants;
 mod traces;
 mod upstream;
 mod words;
+mod wrong;
 
 pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
 pub(crate) use cache::variable;
@@ -44,7 +48,7 @@ pub(crate) use pipeline::OWN_NAMES;
 pub use pipeline::{BreakerConfig, LimitsConfig, PipelineConfig, StageConfig, WhenConfig};
 pub use plugins::{KeptIn, PluginsConfig};
 
-pub(crate) use keys::check_loaded_plugins;
+pub(crate) use keys::look_at_loaded_plugins;
 pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
 pub use models::ModelConfig;
@@ -59,9 +63,10 @@ pub use store::{BudgetConfig, EventsConfig, KafkaConfig, StoreConfig};
 pub use streams::StreamsConfig;
 pub use traces::TracesConfig;
 pub use upstream::{UpstreamBreakerConfig, UpstreamRetryConfig};
+pub(crate) use wrong::{Wrong, entry};
 
 use crate::bundled::STARTER_NAME;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -139,84 +144,53 @@ impl Config {
     }
 
     fn load_beside(path: &Path, overrides: Overrides, running: Option<&Self>) -> anyhow::Result<Self> {
+        let (config, wrong) = Self::look_beside(path, overrides, running)?;
+        wrong.none().with_context(|| named(path))?;
+        Ok(config)
+    }
+
+    /// As [`Self::load_with`], with all that is wrong beside it: for whoever looks for more of that.
+    pub(crate) fn look_at(path: &Path, overrides: Overrides) -> anyhow::Result<(Self, Wrong)> {
+        Self::look_beside(path, overrides, None)
+    }
+
+    fn look_beside(path: &Path, overrides: Overrides, running: Option<&Self>) -> anyhow::Result<(Self, Wrong)> {
         let files = Seen::of([path.to_owned()]);
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read the config {}", path.display()))?;
-        let named = || format!("in the config {}", path.display());
-        let mut config = Self::read(&text).with_context(named)?;
+        let (mut config, mut wrong) = read::read(&text).with_context(|| named(path))?;
         config.source = Some(path.to_owned());
         config.written = text.parse().ok().map(Arc::new);
         config.resolve_paths(path.parent().unwrap_or(Path::new(".")));
-        config.egress.read(running.map(|running| &running.egress)).with_context(named)?;
+        wrong.look("egress", &[], || config.egress.read(running.map(|running| &running.egress)));
         if let Some(shared) = &mut config.shared {
             shared.read(running.and_then(|running| running.shared.as_ref()));
         }
         config.files = files.with(&config);
-        config.overridden(overrides).with_context(named)
+        config.override_by(overrides);
+        config.look(&mut wrong);
+        Ok((config, wrong))
     }
 
     /// Takes what the command line says, and checks the whole.
     pub fn overridden(mut self, overrides: Overrides) -> anyhow::Result<Self> {
-        overrides.apply(&mut self);
-        self.overrides = overrides;
+        self.override_by(overrides);
         self.check()?;
-        self.as_read = Some(Arc::new(self.clone()));
         Ok(self)
+    }
+
+    fn override_by(&mut self, overrides: Overrides) {
+        overrides.apply(self);
+        self.overrides = overrides;
+        self.as_read = Some(Arc::new(self.clone()));
     }
 
     /// Parses and checks. Files that it names are not read, so that of those of `egress.ca` and `shared.ca` nothing is known.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let config = Self::read(text)?;
-        config.check()?;
+        let (config, mut wrong) = read::read(text)?;
+        config.look(&mut wrong);
+        wrong.none()?;
         Ok(config)
-    }
-
-    fn read(text: &str) -> anyhow::Result<Self> {
-        toml::from_str(text).map_err(|error| nearest::explain(&error))
-    }
-
-    /// Refuses what cannot work together.
-    pub fn check(&self) -> anyhow::Result<()> {
-        self.server.check()?;
-        self.compute.check()?;
-        self.plugins.check(self.store.is_some())?;
-        for (i, model) in self.models.iter().enumerate() {
-            model.check(&self.limits)?;
-            model.check_fallbacks(&self.model_names())?;
-            if self.models[..i].iter().any(|other| other.name == model.name) {
-                bail!("two models are named `{}`", model.name);
-            }
-        }
-        self.pipeline.as_ref().map_or(Ok(()), |pipeline| pipeline.check(&self.model_names()))?;
-        for stage in self.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
-            stage.check()?;
-            self.plugins.check_stage(stage)?;
-        }
-        for (name, tenant) in &self.tenants {
-            tenant.check(name, self)?;
-        }
-        self.check_names()?;
-        for key in &self.keys {
-            key.check(self)?;
-        }
-        for (i, key) in self.keys.iter().enumerate() {
-            if self.keys[..i].iter().any(|other| other.name == key.name) {
-                bail!("two keys are named `{}`", key.name);
-            }
-        }
-        self.auth.check(self)?;
-        if self.is_open() && !self.server.listen.ip().is_loopback() {
-            bail!(
-                "server.listen is {}, which other machines reach, but there are no [[keys]] and no [auth]; \
-                 listen on 127.0.0.1, or add a key (`tidegate key NAME` makes one)",
-                self.server.listen
-            );
-        }
-        self.engine.check()?;
-        self.store.as_ref().map_or(Ok(()), |store| store.check(&self.model_names()))?;
-        self.shared.as_ref().map_or(Ok(()), SharedConfig::check)?;
-        self.traces.as_ref().map_or(Ok(()), TracesConfig::check)?;
-        self.check_money()
     }
 
     /// Whether callers need no credential, and only this machine is served.
@@ -260,6 +234,10 @@ impl Config {
             pipeline.resolve_paths(folder);
         }
     }
+}
+
+fn named(path: &Path) -> String {
+    format!("in the config {}", path.display())
 }
 
 /// The path that means the starter model in the program itself.

@@ -262,7 +262,8 @@ impl KeyDesk {
         }
         let budget = key.budget.map(|budget| budget.to_budget(&format!("key `{}`", key.name))).transpose();
         bounds::check_names(by, settings, settings, &whole)?;
-        key.check(&whole).and(budget.map(|_| ())).map_err(|error| invalid(format!("{error:#}")))?;
+        let checked: anyhow::Result<()> = key.check(&whole).into_iter().collect();
+        checked.and(budget.map(|_| ())).map_err(|error| invalid(format!("{error:#}")))?;
         if taken.is_of_config(&key.name) {
             let message = format!("the config has a key, an issuer or a certificate `{}`; take another name", key.name);
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));

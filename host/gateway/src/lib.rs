@@ -26,6 +26,6 @@ mod start;
 pub mod stdout;
 mod terminal;
 
-pub use assemble::check;
+pub use assemble::{check, check_file};
 pub use serve::Running;
 pub use start::start;

@@ -132,11 +132,10 @@ fn audit(args: &FileArgs) -> anyhow::Result<()> {
 }
 
 fn check(args: &FileArgs) -> anyhow::Result<()> {
-    let (config, file) = (args.to_config()?, args.file.display());
-    for fact in tidegate::check(&config).with_context(|| format!("in {file}"))? {
+    for fact in tidegate::check_file(&args.file, args.overrides.to_overrides()?)? {
         say(&mut std::io::stdout(), &fact);
     }
-    say(&mut std::io::stdout(), &format!("{file} is good"));
+    say(&mut std::io::stdout(), &format!("{} is good", args.file.display()));
     Ok(())
 }
 

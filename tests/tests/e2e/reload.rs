@@ -125,6 +125,26 @@ async fn a_reload_names_every_stage_that_does_not_load() {
     assert_eq!((status(&gateway, "a heron").await, status(&gateway, "an otter").await), (400, 200));
 }
 
+/// The words are those of `tidegate check`; no plugin is loaded for a config that is wrong without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_names_all_that_is_wrong_in_the_file() {
+    let files = Files::new();
+    files.write(&blocks("heron"));
+    let gateway = files.start().await;
+    let zero = "[[pipeline.stage]]\nplugin = \"calculator\"\nlimits = { memory_mib = 0 }\n";
+    files.write(&format!("[server]\nlisen = 1\n[engine]\nmax_seqs = 0\n{}topk = 1\n{zero}", blocks("otter")));
+    let refused = gateway.post_raw("/admin/reload", "").await;
+    let why = refused.error().0;
+    let parts = [
+        "tidegate.toml: 4 things are wrong:\n- server.lisen (line 2): unknown field `lisen`; did you mean `listen`?",
+        "\n- pipeline.stage 1.topk (line 9): unknown field `topk`; did you mean `top_k`?",
+        "\n- stage `calculator`: limits.memory_mib is 0",
+        "\n- engine.max_seqs is 0",
+    ];
+    assert!(refused.status == 400 && parts.iter().all(|part| why.contains(part)), "{why}");
+    assert_eq!((status(&gateway, "a heron").await, status(&gateway, "an otter").await), (400, 200));
+}
+
 /// What is there is no component any more, be it other bytes or a part of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugins_file_that_was_spoilt_is_refused_and_what_was_read_of_it_goes_on() {

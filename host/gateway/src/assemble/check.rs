@@ -5,34 +5,33 @@
 use super::{Plugins, backends, load_stages, model_configs, models, stages};
 use crate::books;
 use crate::callers;
-use crate::config::{Config, ModelConfig, variable};
+use crate::config::{Config, ModelConfig, Overrides, Wrong, entry, variable};
 use crate::outside::models::KnownModels;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Validates a config's file as a start would, and goes on with what can be looked at where something is wrong.
+pub fn check_file(file: &Path, overrides: Overrides) -> anyhow::Result<Vec<String>> {
+    let (config, wrong) = Config::look_at(file, overrides)?;
+    look(&config, wrong).with_context(|| format!("in the config {}", file.display()))
+}
 
 /// Validates a config as a start would: reads the models' configs and loads the plugins. Gives one line for each thing
 /// that was checked, or an error that has all that is wrong.
 pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
-    let cache = config.cache_folder();
-    let mut found = Found::default();
-    found.note(models::check_memory(config));
-    found.note(crate::listen::read_tls(&config.server));
-    found.note(callers::auth(config, &Arc::default(), None));
-    if let Some(events) = config.store.as_ref().and_then(|store| store.events.as_ref()) {
-        found.note(books::check_events(events, &config.egress));
+    look(config, Wrong::default())
+}
+
+fn look(config: &Config, mut wrong: Wrong) -> anyhow::Result<Vec<String>> {
+    wrong.settle();
+    look_at_others(config, &mut wrong);
+    let (cache, mut facts) = (config.cache_folder(), Vec::new());
+    for (i, model) in model_configs(config).iter().enumerate() {
+        facts.extend(wrong.look(&entry("models", i), &[], || models::check(config, model, &cache)));
     }
-    if let Some(shared) = &config.shared {
-        found.note(tidegate_shared::check_url(&shared.url).context("in shared.url"));
-        found.note(shared.authority().map(drop));
-    }
-    for model in model_configs(config) {
-        let fact = found.note(models::check(config, &model, &cache));
-        found.facts.extend(fact);
-    }
-    check_stages(config, &mut found);
-    let Found { mut facts, wrong } = found;
-    none_of(wrong)?;
+    look_at_stages(config, &mut facts, &mut wrong);
+    wrong.none()?;
     facts.extend(config.plugins.kept_facts());
     facts.extend(backends::missing(&config.compute));
     facts.extend(config.store.as_ref().and_then(|store| unmakeable(&store.path)));
@@ -42,36 +41,31 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     Ok(facts)
 }
 
-/// A line for each thing that is right, and an error for each that is not.
-#[derive(Default)]
-struct Found {
-    facts: Vec<String>,
-    wrong: Vec<anyhow::Error>,
-}
-
-impl Found {
-    fn note<T>(&mut self, checked: anyhow::Result<T>) -> Option<T> {
-        checked.map_err(|why| self.wrong.push(why)).ok()
+/// What is neither a model nor a plugin.
+fn look_at_others(config: &Config, wrong: &mut Wrong) {
+    wrong.look("engine", &["models"], || models::check_memory(config));
+    wrong.look("server.tls", &[], || crate::listen::read_tls(&config.server));
+    if ["keys", "tenants"].iter().all(|place| wrong.is_sound(place)) {
+        wrong.look("auth", &[], || callers::auth(config, &Arc::default(), None));
+    }
+    if let Some(events) = config.store.as_ref().and_then(|store| store.events.as_ref()) {
+        wrong.look("store.events", &["egress"], || books::check_events(events, &config.egress));
+    }
+    if let Some(shared) = &config.shared {
+        wrong.look("shared.url", &[], || tidegate_shared::check_url(&shared.url).context("in shared.url"));
+        wrong.look("shared.ca", &[], || shared.authority().map(drop));
     }
 }
 
-fn check_stages(config: &Config, found: &mut Found) {
+fn look_at_stages(config: &Config, facts: &mut Vec<String>, wrong: &mut Wrong) {
     let names = model_configs(config).into_iter().map(|model| model.name).collect();
     // In memory, wherever a server keeps it: nobody asks the store.
-    let Some(plugins) = found.note(Plugins::start(config, Arc::new(KnownModels(names)), None, None)) else { return };
-    let loaded = load_stages(&plugins, config, &|_| {}, &mut found.facts);
-    if let Some((stages, _)) = found.note(loaded) {
-        found.wrong.extend(stages::failed(&stages).into_iter().map(anyhow::Error::msg));
+    let start = || Plugins::start(config, Arc::new(KnownModels(names)), None, None);
+    let Some(plugins) = wrong.look("plugins", &[], start) else { return };
+    match load_stages(&plugins, config, &|_| {}, facts, wrong) {
+        Ok((stages, _)) => stages::look_at_failed(&stages, wrong),
+        Err(why) => wrong.add("pipeline", why),
     }
-}
-
-/// An error that has all that is wrong, where something is.
-pub(super) fn none_of(mut wrong: Vec<anyhow::Error>) -> anyhow::Result<()> {
-    if wrong.len() < 2 {
-        return wrong.pop().map_or(Ok(()), Err);
-    }
-    let lines: String = wrong.iter().map(|why| format!("\n- {why:#}")).collect();
-    bail!("{} things are wrong:{lines}", wrong.len())
 }
 
 /// A line for a folder that cannot be made here, or not be written. Nothing is made to find out.

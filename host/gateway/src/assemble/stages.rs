@@ -3,8 +3,8 @@
 use super::admission::Admission;
 use super::remarks;
 use crate::bundled;
-use crate::config::{BreakerConfig, Config, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
-use anyhow::{Context, anyhow, bail};
+use crate::config::{BreakerConfig, Config, PipelineConfig, StageConfig, TenantConfig, WhenConfig, Wrong, entry};
+use anyhow::{Context, anyhow, bail, ensure};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub const TOP_K: u32 = 3;
 /// The least score of a passage, where a stage says nothing else.
 pub const MIN_SCORE: f32 = 0.0;
 
-/// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
-/// stage whose kinds nobody knows, since its component cannot be read either, is an error here. What kinds were found is in
+/// Loads every stage of which nothing is wrong so far. One that cannot be loaded stays in its place and fails as its `on_error` says;
+/// only a stage whose kinds nobody knows, since its component cannot be read either, is wrong. What kinds were found is in
 /// `pipeline` then.
 pub(super) fn load(
     sandbox: &Sandbox,
@@ -32,26 +32,26 @@ pub(super) fn load(
     admission: &Admission,
     begins: &dyn Fn(&StageConfig),
     facts: &mut Vec<String>,
-) -> anyhow::Result<Stages> {
+    wrong: &mut Wrong,
+) -> Stages {
     let (default_route, priced) = (pipeline.default.clone(), priced(&pipeline.stage));
     let mut stages = Stages { default_route, priced, ..Stages::default() };
     let mut components = BTreeMap::new();
     let with_kv = |stage: &&StageConfig| stage.grants.kv_kib.is_some();
     let with_kv: Vec<String> = pipeline.stage.iter().filter(with_kv).map(|stage| stage.plugin.clone()).collect();
     for (i, stage) in pipeline.stage.iter_mut().enumerate() {
+        let at = entry("pipeline.stage", i);
+        if !wrong.is_sound(&at) {
+            continue;
+        }
         begins(stage);
         let component = component(stage, admission, &mut components);
-        let plugin = match &component {
-            Ok(component) => load_one(sandbox, stage, &config.tenants, component),
-            Err(why) => Err(anyhow!("{why:#}")),
-        };
-        if let Err(why) = &plugin {
-            tracing::error!(plugin = stage.plugin, "{why:#}");
-        }
-        let here = || format!("pipeline.stage {} (`{}`)", i + 1, stage.plugin);
+        let plugin = load_one(sandbox, stage, &config.tenants, &component);
+        let here = || format!("{at} (`{}`)", stage.plugin);
         let exported = || sandbox.exported_stages(component.as_ref().ok()?).ok();
-        let kinds = kinds(stage, &plugin, exported).with_context(here)?;
-        check_kinds(stage, &kinds).with_context(here)?;
+        let kinds = wrong.look(&at, &[], || kinds(stage, &plugin, exported).with_context(here));
+        let Some(kinds) = kinds else { continue };
+        wrong.look(&at, &[], || check_kinds(stage, &kinds).with_context(here));
         facts.push(fact(stage, &plugin, &kinds));
         if let Ok(plugin) = &plugin {
             let shares_kv = with_kv.iter().filter(|name| **name == stage.plugin).count() > 1;
@@ -65,16 +65,26 @@ pub(super) fn load(
         }
         stage.stages = Some(kinds);
     }
-    if !pipeline.default.is_empty() && stages.routers.is_empty() {
-        bail!(
+    look_at_routes(config, pipeline, &stages, wrong);
+    stages
+}
+
+/// What the names of models mean hangs on whether there are routers.
+fn look_at_routes(config: &Config, pipeline: &PipelineConfig, stages: &Stages, wrong: &mut Wrong) {
+    wrong.look("pipeline.default", &["pipeline.stage"], || {
+        let may_route = pipeline.stage.iter().any(|stage| stage.may_be(StageKind::Router));
+        ensure!(
+            pipeline.default.is_empty() || may_route,
             "pipeline.default is for requests that routers have no opinion about, and no stage is a router; leave it out"
         );
-    }
+        Ok(())
+    });
     // Without routers it is a name as any other.
     if !stages.routers.is_empty() && config.models.iter().any(|model| model.name == ROUTED_MODEL) {
-        bail!("a model is named `{ROUTED_MODEL}`, which asks the routers to choose one; give it another name");
+        let why =
+            format!("a model is named `{ROUTED_MODEL}`, which asks the routers to choose one; give it another name");
+        wrong.add("models", anyhow!(why));
     }
-    Ok(stages)
 }
 
 /// Which tools have prices of their own. What tools there are is known once their plugins list them.
@@ -86,15 +96,8 @@ fn priced(stages: &[StageConfig]) -> PricedTools {
     PricedTools::new(stages.iter().filter_map(of_stage))
 }
 
-/// Whether a plugin brings tools, passages or memories to requests.
-pub(super) fn brings(stages: &Stages, plugin: &str) -> bool {
-    let retrievers = stages.retrievers.iter().map(|retriever| &retriever.stage);
-    let memories = stages.memories.iter().map(|memory| &memory.stage);
-    stages.tools.iter().chain(retrievers).chain(memories).any(|stage| &*stage.name == plugin)
-}
-
-/// Why stages did not load, once for each.
-pub(super) fn failed(stages: &Stages) -> Vec<Arc<str>> {
+/// Each stage that did not load is wrong, once, whatever it would fail like.
+pub(super) fn look_at_failed(stages: &Stages, wrong: &mut Wrong) {
     let retrievers = stages.retrievers.iter().map(|retriever| &retriever.stage);
     let memories = stages.memories.iter().map(|memory| &memory.stage);
     let outputs = stages.output_guards.iter().map(|guard| &guard.stage);
@@ -106,16 +109,30 @@ pub(super) fn failed(stages: &Stages) -> Vec<Arc<str>> {
         .chain(&stages.routers)
         .chain(&stages.tools);
     let all = all.chain(&stages.observers).chain(retrievers).chain(memories).chain(outputs);
-    let mut failed: Vec<Arc<str>> = Vec::new();
+    let mut failed: Vec<&Arc<str>> = Vec::new();
     for why in all.filter_map(|stage| stage.plugin.as_ref().err()) {
-        if !failed.contains(why) {
-            failed.push(Arc::clone(why));
+        if !failed.contains(&why) {
+            failed.push(why);
         }
     }
-    failed
+    failed.into_iter().for_each(|why| wrong.add("pipeline.stage", anyhow!("{why}")));
 }
 
+/// Loads a stage's plugin, if there is a component. The log has why it is not loaded.
 fn load_one(
+    sandbox: &Sandbox,
+    stage: &StageConfig,
+    tenants: &BTreeMap<String, TenantConfig>,
+    component: &anyhow::Result<Arc<[u8]>>,
+) -> anyhow::Result<Arc<Plugin>> {
+    let loaded = match component {
+        Ok(component) => load_component(sandbox, stage, tenants, component),
+        Err(why) => Err(anyhow!("{why:#}")),
+    };
+    loaded.inspect_err(|why| tracing::error!(plugin = stage.plugin, "{why:#}"))
+}
+
+fn load_component(
     sandbox: &Sandbox,
     stage: &StageConfig,
     tenants: &BTreeMap<String, TenantConfig>,
@@ -280,8 +297,10 @@ mod tests {
         let config = Config::parse(&format!("[[pipeline.stage]]\n{stage}\n")).unwrap();
         let (admission, mut pipeline) = (Admission::new(&config).unwrap(), config.pipeline.clone().unwrap());
         let few = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
-        let (sandbox, mut facts) = (Sandbox::new(few).unwrap(), Vec::new());
-        load(&sandbox, &config, &mut pipeline, &admission, &|_| {}, &mut facts).unwrap()
+        let (sandbox, mut facts, mut wrong) = (Sandbox::new(few).unwrap(), Vec::new(), Wrong::default());
+        let stages = load(&sandbox, &config, &mut pipeline, &admission, &|_| {}, &mut facts, &mut wrong);
+        wrong.none().unwrap();
+        stages
     }
 
     /// As the guide says (`config/default_limits.rs`).

@@ -126,28 +126,26 @@ fn a_day() -> u64 {
 }
 
 impl AuthConfig {
-    pub(super) fn check(&self, config: &Config) -> anyhow::Result<()> {
-        for (i, issuer) in self.issuer.iter().enumerate() {
-            let name = &issuer.name;
-            issuer.check(config).with_context(|| format!("auth.issuer `{name}`"))?;
-            if self.issuer[..i].iter().any(|other| other.name == *name || other.issuer == issuer.issuer) {
-                bail!("two of [[auth.issuer]] have the name `{name}` or the same `issuer`");
-            }
+    /// Whether no issuer before it has its name, or is the same.
+    pub(super) fn check_issuer_is_one(&self, i: usize) -> anyhow::Result<()> {
+        let Some((issuer, before)) = self.issuer.get(..=i).and_then(<[_]>::split_last) else { return Ok(()) };
+        if before.iter().any(|other| other.name == issuer.name || other.issuer == issuer.issuer) {
+            bail!("two of [[auth.issuer]] have the name `{}` or the same `issuer`", issuer.name);
         }
-        for (i, certificate) in self.certificate.iter().enumerate() {
-            let name = &certificate.name;
-            certificate.check(config).with_context(|| format!("auth.certificate `{name}`"))?;
-            if self.certificate[..i].iter().any(|other| other.name == *name) {
-                bail!("two of [[auth.certificate]] have the name `{name}`; limits and usage go by it");
-            }
-            if self.issuer.iter().any(|issuer| issuer.name == *name) {
-                bail!("an issuer and a certificate have the name `{name}`");
-            }
+        Ok(())
+    }
+
+    /// Whether no certificate before it has its name, and no issuer.
+    pub(super) fn check_certificate_is_one(&self, i: usize) -> anyhow::Result<()> {
+        let Some((known, before)) = self.certificate.get(..=i).and_then(<[_]>::split_last) else { return Ok(()) };
+        let name = &known.name;
+        if before.iter().any(|other| other.name == *name) {
+            bail!("two of [[auth.certificate]] have the name `{name}`; limits and usage go by it");
         }
-        match &self.login {
-            Some(login) => login.check(config).context("auth.login"),
-            None => Ok(()),
+        if self.issuer.iter().any(|issuer| issuer.name == *name) {
+            bail!("an issuer and a certificate have the name `{name}`");
         }
+        Ok(())
     }
 
     /// Whether nobody but keys says who asks.
@@ -168,7 +166,7 @@ impl AuthConfig {
 }
 
 impl IssuerConfig {
-    fn check(&self, config: &Config) -> anyhow::Result<()> {
+    pub(super) fn check(&self, config: &Config) -> anyhow::Result<()> {
         if self.name.is_empty() || config.keys.iter().any(|key| key.name == self.name) {
             bail!("limits and usage go by `name`; give it one that no key has");
         }

@@ -1,6 +1,6 @@
 //! What a plugin may reach: `[pipeline.stage.grants]`, and what a tenant's calls may: `[tenants.NAME]`.
 
-use super::{BudgetConfig, Config, ProjectConfig, quota, variable};
+use super::{AdmissionConfig, BudgetConfig, ProjectConfig, quota, variable};
 use crate::outside::http::outlet;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
@@ -155,13 +155,14 @@ pub struct TenantConfig {
 }
 
 impl TenantConfig {
-    pub(super) fn check(&self, name: &str, config: &Config) -> anyhow::Result<()> {
-        let all = &config.limits;
-        quota::check(&self.limits, all).with_context(|| format!("tenant `{name}`: limits"))?;
-        quota::check(&self.user_limits, all).with_context(|| format!("tenant `{name}`: user_limits"))?;
-        for (project, of) in &self.projects {
-            of.check(config).with_context(|| format!("tenant `{name}`: project `{project}`"))?;
-        }
+    /// Looks at it but for its projects.
+    pub(super) fn check(&self, name: &str, all: &AdmissionConfig) -> Vec<anyhow::Result<()>> {
+        let limited = |limits, what| quota::check(limits, all).with_context(|| format!("tenant `{name}`: {what}"));
+        let limits = [(&self.limits, "limits"), (&self.user_limits, "user_limits")];
+        limits.map(|(limits, what)| limited(limits, what)).into_iter().chain([self.check_capabilities(name)]).collect()
+    }
+
+    fn check_capabilities(&self, name: &str) -> anyhow::Result<()> {
         let is_known = |name: &&String| capability::names().any(|known| known == name.as_str());
         match self.plugin_capabilities.iter().flatten().find(|name| !is_known(name)) {
             Some(unknown) => {
@@ -271,6 +272,7 @@ impl HttpGrantConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn http_under_which_every_request_would_fail_is_refused_by_name() {

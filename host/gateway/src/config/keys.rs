@@ -1,6 +1,6 @@
 //! `[[keys]]`: who may ask, for what, how much, and until when.
 
-use super::{BudgetConfig, Config, StageConfig, quota};
+use super::{BudgetConfig, Config, PipelineConfig, StageConfig, Wrong, entry, quota};
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Deserializer};
 use std::time::{Duration, SystemTime};
@@ -52,26 +52,41 @@ pub(super) fn one() -> u32 {
 }
 
 impl KeyConfig {
-    pub(crate) fn check(&self, config: &Config) -> anyhow::Result<()> {
-        let name = &self.name;
+    pub(crate) fn check(&self, config: &Config) -> Vec<anyhow::Result<()>> {
+        let project = self.project.as_ref().map(|project| config.project(self.tenant(), project));
+        let checked = [
+            self.check_hash(),
+            self.check_weight(),
+            quota::check(&self.limits, &config.limits).context("limits"),
+            self.groups().map(drop),
+            project.transpose().map(drop),
+            self.check_reach(),
+            check_plugins(self.plugins.as_deref(), config),
+            check_models(self.models.as_deref(), config),
+        ];
+        checked.into_iter().map(|checked| checked.with_context(|| format!("key `{}`", self.name))).collect()
+    }
+
+    fn check_hash(&self) -> anyhow::Result<()> {
         let digits = self.hash.strip_prefix("blake3:").unwrap_or_default();
-        if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            bail!("key `{name}`: `hash` must be `blake3:` and 64 hex digits; `tidegate key {name}` prints a new one");
-        }
-        if self.weight == 0 {
-            bail!("key `{name}`: `weight` is 0; the smallest is 1");
-        }
-        quota::check(&self.limits, &config.limits).with_context(|| format!("key `{name}`: limits"))?;
-        self.groups().with_context(|| format!("key `{name}`"))?;
-        if let Some(project) = &self.project {
-            config.project(self.tenant(), project).with_context(|| format!("key `{name}`"))?;
-        }
+        ensure!(
+            digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            "`hash` must be `blake3:` and 64 hex digits; `tidegate key {}` prints a new one",
+            self.name
+        );
+        Ok(())
+    }
+
+    fn check_weight(&self) -> anyhow::Result<()> {
+        ensure!(self.weight > 0, "`weight` is 0; the smallest is 1");
+        Ok(())
+    }
+
+    fn check_reach(&self) -> anyhow::Result<()> {
         if self.admin && self.project_role.is_some() {
-            bail!("key `{name}`: who administers the server is not bound to a project; leave `project_role` out");
+            bail!("who administers the server is not bound to a project; leave `project_role` out");
         }
-        check_roles(self.role, self.project_role, self.project.as_deref()).with_context(|| format!("key `{name}`"))?;
-        check_plugins(self.plugins.as_deref(), config).with_context(|| format!("key `{name}`"))?;
-        check_models(self.models.as_deref(), config).with_context(|| format!("key `{name}`"))
+        check_roles(self.role, self.project_role, self.project.as_deref())
     }
 
     /// Whose data and share.
@@ -151,21 +166,27 @@ pub(super) fn check_plugins(plugins: Option<&[String]>, config: &Config) -> anyh
     Ok(())
 }
 
-/// The same of all lists, now that it is known of each plugin what its stages are, be it that the config does not say so.
-pub(crate) fn check_loaded_plugins(config: &Config, brings: impl Fn(&str) -> bool) -> anyhow::Result<()> {
-    let keys = config.keys.iter().map(|key| (format!("key `{}`", key.name), &key.plugins));
-    let issuers = config.auth.issuer.iter().map(|one| (format!("auth.issuer `{}`", one.name), &one.plugins));
-    let certificates =
-        config.auth.certificate.iter().map(|one| (format!("auth.certificate `{}`", one.name), &one.plugins));
+/// The same of all lists, now that it is known of each stage of `loaded` what it is, be it that the config does not say so.
+pub(crate) fn look_at_loaded_plugins(config: &Config, loaded: &PipelineConfig, wrong: &mut Wrong) {
+    let keys = config.keys.iter().enumerate();
+    let keys = keys.map(|(i, key)| (entry("keys", i), format!("key `{}`", key.name), &key.plugins));
+    let issuers = config.auth.issuer.iter().enumerate();
+    let issuers =
+        issuers.map(|(i, one)| (entry("auth.issuer", i), format!("auth.issuer `{}`", one.name), &one.plugins));
+    let known = config.auth.certificate.iter().enumerate();
+    let known =
+        known.map(|(i, one)| (entry("auth.certificate", i), format!("auth.certificate `{}`", one.name), &one.plugins));
     let projects = config.tenants.iter().flat_map(|(tenant, of)| {
-        of.projects.iter().map(move |(name, one)| (format!("tenants.{tenant}.projects.{name}"), &one.plugins))
+        let place = move |name: &String| format!("tenants.{tenant}.projects.{name}");
+        of.projects.iter().map(move |(name, one)| (place(name), place(name), &one.plugins))
     });
-    for (whose, plugins) in keys.chain(issuers).chain(certificates).chain(projects) {
-        if let Some(name) = plugins.iter().flatten().find(|name| !brings(name)) {
-            bail!("{whose}: {}", brings_nothing(name));
-        }
+    let brings = |plugin: &str| loaded.stage.iter().any(|stage| stage.plugin == plugin && stage.may_bring());
+    for (place, whose, plugins) in keys.chain(issuers).chain(known).chain(projects) {
+        wrong.look(&place, &["pipeline.stage"], || match plugins.iter().flatten().find(|name| !brings(name)) {
+            Some(name) => bail!("{whose}: {}", brings_nothing(name)),
+            None => Ok(()),
+        });
     }
-    Ok(())
 }
 
 fn brings_nothing(name: &str) -> String {

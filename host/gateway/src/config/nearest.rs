@@ -6,19 +6,21 @@ use super::words;
 /// Words for values that are called otherwise here, whatever they are near.
 const CALLED: [(&str, &str); 1] = [("gpu", "cuda")];
 
-/// The parser's message (which shows line and column), with what was meant where a key or a value was mistyped.
-pub(super) fn explain(error: &toml::de::Error) -> anyhow::Error {
-    let message = error.message();
-    let mut quoted = message.split('`').skip(1).step_by(2);
+/// What serde says, in words of whoever writes a config; of a key or a value that was mistyped what was meant, in place of all that
+/// may be there.
+pub(super) fn explain(message: &str) -> String {
+    match (slip(message), message.split_once(", expected ")) {
+        (Some((_, known)), Some((what, _))) => format!("{what}; did you mean `{known}`?"),
+        _ => words::plain(message),
+    }
+}
+
+/// What was mistyped, and what was meant, where the message is about that and something is near.
+pub(super) fn slip(message: &str) -> Option<(&str, &str)> {
     let is_unknown = ["unknown field", "unknown variant"].iter().any(|what| message.starts_with(what));
-    let suggestion = match (is_unknown, quoted.next()) {
-        (true, Some(unknown)) => meant(unknown, quoted).map(|known| format!("did you mean `{known}`?")),
-        _ => None,
-    };
-    let shown = error.to_string();
-    // Above it are the line and what is in it.
-    let in_words = shown.trim_end().strip_suffix(message).map(|above| format!("{above}{}\n", words::plain(message)));
-    anyhow::anyhow!("{}{}", in_words.unwrap_or(shown), suggestion.unwrap_or_default())
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let unknown = quoted.next().filter(|_| is_unknown)?;
+    Some((unknown, meant(unknown, quoted)?))
 }
 
 fn meant<'a>(unknown: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {

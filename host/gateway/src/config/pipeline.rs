@@ -150,12 +150,21 @@ pub struct LimitsConfig {
 pub(crate) const OWN_NAMES: [&str; 2] = ["conversation", "tidegate"];
 
 impl StageConfig {
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(super) fn check(&self) -> Vec<anyhow::Result<()>> {
         let name = &self.plugin;
-        check_name(name)?;
-        if OWN_NAMES.contains(&name.as_str()) {
-            bail!("a stage is named `{name}`, by which the server knows its own messages; give it another name");
-        }
+        let grants = self.grants.check(self.limits.to_limits().output_bytes);
+        vec![
+            check_name(name),
+            self.check_kinds(),
+            self.check_wanted(),
+            self.breaker.check().with_context(|| format!("stage `{name}`")),
+            grants.with_context(|| format!("stage `{name}`: grants")),
+            self.check_source(),
+        ]
+    }
+
+    fn check_kinds(&self) -> anyhow::Result<()> {
+        let name = &self.plugin;
         if self.stages.as_ref().is_some_and(Vec::is_empty) {
             bail!("stage `{name}` runs in no stage: `stages` is empty; leave it out for all, or remove the stage");
         }
@@ -164,6 +173,11 @@ impl StageConfig {
         {
             bail!("stage `{name}` names `{}` twice in `stages`; once is enough", twice.as_str());
         }
+        Ok(())
+    }
+
+    fn check_wanted(&self) -> anyhow::Result<()> {
+        let name = &self.plugin;
         if self.top_k == Some(0) {
             bail!("stage `{name}`: top_k is 0, which asks for nothing; give 1 or more, or remove the stage");
         }
@@ -172,9 +186,11 @@ impl StageConfig {
                 "stage `{name}`: min_score is no number, and no passage scores higher or lower; give one, or leave it out"
             );
         }
-        self.breaker.check().with_context(|| format!("stage `{name}`"))?;
-        self.grants.check(self.limits.to_limits().output_bytes).with_context(|| format!("stage `{name}`: grants"))?;
-        let Some(source) = &self.source else { return Ok(()) };
+        Ok(())
+    }
+
+    fn check_source(&self) -> anyhow::Result<()> {
+        let (name, Some(source)) = (&self.plugin, &self.source) else { return Ok(()) };
         if self.file.is_some() {
             bail!("stage `{name}` has both `file` and `source`; keep one");
         }
@@ -200,6 +216,9 @@ fn check_name(name: &str) -> anyhow::Result<()> {
             name.escape_debug()
         );
     }
+    if OWN_NAMES.contains(&name) {
+        bail!("a stage is named `{name}`, by which the server knows its own messages; give it another name");
+    }
     Ok(())
 }
 
@@ -214,12 +233,16 @@ impl Config {
 }
 
 impl StageConfig {
-    /// Whether it is, or may be, one that brings something to a request: tools, passages, memories. What it is where the
-    /// config does not say so is known when it has been loaded.
+    /// Whether it is, or may be, one that brings something to a request: tools, passages, memories.
     pub(super) fn may_bring(&self) -> bool {
         use StageKind::{Memory, Retriever, ToolProvider};
-        let brings = |kind: &StageKind| matches!(kind, ToolProvider | Retriever | Memory);
-        self.stages.as_ref().is_none_or(|kinds| kinds.iter().any(brings))
+        [ToolProvider, Retriever, Memory].into_iter().any(|kind| self.may_be(kind))
+    }
+
+    /// Whether it is, or may be, one of a kind: what it is where the config does not say so is known when it has been loaded. That
+    /// none of its kinds could be read, of which the config is refused, says nothing either.
+    pub(crate) fn may_be(&self, kind: StageKind) -> bool {
+        self.stages.as_ref().is_none_or(|kinds| kinds.is_empty() || kinds.contains(&kind))
     }
 
     /// As the sandbox takes it.

@@ -19,7 +19,7 @@ pub struct PriceConfig {
 }
 
 impl PriceConfig {
-    fn to_price(self, model: &str) -> anyhow::Result<Price> {
+    pub(super) fn to_price(self, model: &str) -> anyhow::Result<Price> {
         let of = |name, value| billionths(value).with_context(|| format!("model `{model}`: price.{name}"));
         Ok(Price {
             input: of("input", self.input)?,
@@ -94,6 +94,10 @@ impl Config {
     pub fn prices(&self) -> anyhow::Result<Prices> {
         let priced = self.models.iter().filter_map(|model| Some((&model.name, model.price?)));
         let models = priced.map(|(name, price)| Ok((name.clone(), price.to_price(name)?)));
+        Ok(Prices { calls: self.call_prices()?, models: models.collect::<anyhow::Result<_>>()? })
+    }
+
+    pub(super) fn call_prices(&self) -> anyhow::Result<CallPrices> {
         let mut calls = CallPrices::default();
         for StageConfig { plugin, price, .. } in self.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
             let Some(price) = price else { continue };
@@ -103,7 +107,7 @@ impl Config {
         if num_calls > MOST_CALL_PRICES {
             bail!("the stages have {num_calls} prices of calls; the most is {MOST_CALL_PRICES}");
         }
-        Ok(Prices { models: models.collect::<anyhow::Result<_>>()?, calls })
+        Ok(calls)
     }
 
     /// A line about prices that nobody pays. No error: callers are shown them all the same.

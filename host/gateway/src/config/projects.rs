@@ -93,7 +93,11 @@ impl Config {
     }
 
     /// The names of tenants and their projects, as this file may have them.
-    pub(super) fn check_names(&self) -> anyhow::Result<()> {
+    pub(super) fn check_names(&self) -> Vec<anyhow::Result<()>> {
+        vec![self.check_tenants(), self.check_members(), self.check_projects()]
+    }
+
+    fn check_tenants(&self) -> anyhow::Result<()> {
         let keys = self.keys.iter().map(|key| key.tenant.as_ref().unwrap_or(&key.name));
         let certificates = self.auth.certificate.iter().map(|known| known.tenant.as_ref().unwrap_or(&known.name));
         // In a list it stands for any.
@@ -102,15 +106,21 @@ impl Config {
             .issuer
             .iter()
             .flat_map(|issuer| issuer.tenant.iter().chain(issuer.tenants.iter().filter(|tenant| *tenant != "*")));
-        for tenant in self.tenants.keys().chain(keys).chain(certificates).chain(issuers) {
-            check_tenant(tenant)?;
-        }
+        let mut all = self.tenants.keys().chain(keys).chain(certificates).chain(issuers);
+        all.try_for_each(|tenant| check_tenant(tenant))
+    }
+
+    fn check_members(&self) -> anyhow::Result<()> {
         for project in self.tenants.values().flat_map(|of| of.projects.values()) {
             for member in project.members.keys() {
                 check_member(member, self.auth.issuer.iter())
                     .map_err(|why| anyhow!("{why}; the issuers in [auth] are: {}", known_issuers(self)))?;
             }
         }
+        Ok(())
+    }
+
+    fn check_projects(&self) -> anyhow::Result<()> {
         for (tenant, name) in self.tenants.iter().flat_map(|(tenant, of)| of.projects.keys().map(move |p| (tenant, p)))
         {
             let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');

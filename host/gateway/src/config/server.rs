@@ -1,7 +1,7 @@
 //! `[server]`: where it listens, with which certificate, and what all requests together may take.
 
 use super::{StreamsConfig, address};
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -66,25 +66,40 @@ impl Default for ServerConfig {
 const MAX_SETTLE_MS: u64 = 300_000;
 
 impl ServerConfig {
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(super) fn check(&self) -> Vec<anyhow::Result<()>> {
         let bounds = [
             ("max_connections", self.max_connections),
             ("max_inflight", self.max_inflight),
             ("max_body_bytes", self.max_body_bytes),
         ];
+        let bounds = bounds.map(|(key, value)| {
+            ensure!(value > 0, "server.{key} is 0, so that no request could be served; the smallest is 1");
+            Ok(())
+        });
+        let times = [("header_timeout_ms", self.header_timeout_ms), ("body_timeout_ms", self.body_timeout_ms)];
+        let times = times.map(|(key, value)| {
+            ensure!(
+                value > 0,
+                "server.{key} is 0, in which nothing arrives; there is no value for no bound: write a long time, or leave it \
+                 out for the default"
+            );
+            Ok(())
+        });
+        let others = [self.check_tls(), self.check_admin(), self.check_settle(), self.streams.check()];
+        others.into_iter().chain(bounds).chain(times).collect()
+    }
+
+    fn check_tls(&self) -> anyhow::Result<()> {
         if let Some(tls) = &self.tls
             && tls.client_auth == ClientAuthConfig::Required
             && tls.client_ca.is_none()
         {
             bail!("server.tls.client_auth is required, but there is no `client_ca` to check certificates by");
         }
-        let times = [("header_timeout_ms", self.header_timeout_ms), ("body_timeout_ms", self.body_timeout_ms)];
-        if let Some((key, _)) = times.iter().find(|(_, value)| *value == 0) {
-            bail!(
-                "server.{key} is 0, in which nothing arrives; there is no value for no bound: write a long time, or leave it \
-                 out for the default"
-            );
-        }
+        Ok(())
+    }
+
+    fn check_admin(&self) -> anyhow::Result<()> {
         if let Some(admin) = self.admin_listen
             && is_one(self.listen, admin)
         {
@@ -93,16 +108,16 @@ impl ServerConfig {
                 self.listen
             );
         }
-        if self.settle_ms > MAX_SETTLE_MS {
-            bail!(
-                "server.settle_ms is {}, for which no stop should wait; the largest is {MAX_SETTLE_MS}",
-                self.settle_ms
-            );
-        }
-        match bounds.iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => bail!("server.{key} is 0, so that no request could be served; the smallest is 1"),
-            None => self.streams.check(),
-        }
+        Ok(())
+    }
+
+    fn check_settle(&self) -> anyhow::Result<()> {
+        let settle_ms = self.settle_ms;
+        ensure!(
+            settle_ms <= MAX_SETTLE_MS,
+            "server.settle_ms is {settle_ms}, for which no stop should wait; the largest is {MAX_SETTLE_MS}"
+        );
+        Ok(())
     }
 }
 

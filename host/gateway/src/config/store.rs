@@ -1,7 +1,7 @@
 //! `[store]`: what lasts; budgets, which need it.
 
 use super::prices::billionths;
-use super::{Config, variable};
+use super::{Config, entry, variable};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -228,20 +228,29 @@ impl BudgetConfig {
 }
 
 impl Config {
-    /// Money needs a memory.
-    pub(super) fn check_money(&self) -> anyhow::Result<()> {
-        self.prices()?;
-        let of_tenants = self.tenants.iter().map(|(name, tenant)| (format!("tenant `{name}`"), tenant.budget));
-        let of_keys = self.keys.iter().map(|key| (format!("key `{}`", key.name), key.budget));
-        let of_projects = self.tenants.iter().flat_map(|(tenant, of)| {
-            of.projects.iter().map(move |(name, of)| (format!("tenant `{tenant}`: project `{name}`"), of.budget))
+    /// All budgets: their place in the config, whose they are, and what they are.
+    pub(super) fn budgets(&self) -> impl Iterator<Item = (String, String, BudgetConfig)> {
+        let of_tenants = self
+            .tenants
+            .iter()
+            .filter_map(|(name, tenant)| Some((format!("tenants.{name}"), format!("tenant `{name}`"), tenant.budget?)));
+        let of_keys = self.keys.iter().enumerate();
+        let of_keys =
+            of_keys.filter_map(|(i, key)| Some((entry("keys", i), format!("key `{}`", key.name), key.budget?)));
+        let projects =
+            self.tenants.iter().flat_map(|(tenant, of)| of.projects.iter().map(move |project| (tenant, project)));
+        let of_projects = projects.filter_map(|(tenant, (name, of))| {
+            let whose = format!("tenant `{tenant}`: project `{name}`");
+            Some((format!("tenants.{tenant}.projects.{name}"), whose, of.budget?))
         });
-        for (whose, budget) in of_tenants.chain(of_projects).chain(of_keys) {
-            let Some(budget) = budget else { continue };
-            budget.to_budget(&whose)?;
-            if self.store.is_none() {
-                bail!("{whose} has a budget, but nothing keeps what is spent; add [store] with a `path`");
-            }
+        of_tenants.chain(of_projects).chain(of_keys)
+    }
+
+    /// Money needs a memory.
+    pub(super) fn check_budget(&self, budget: BudgetConfig, whose: &str) -> anyhow::Result<()> {
+        budget.to_budget(whose)?;
+        if self.store.is_none() {
+            bail!("{whose} has a budget, but nothing keeps what is spent; add [store] with a `path`");
         }
         Ok(())
     }

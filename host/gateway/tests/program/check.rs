@@ -99,6 +99,45 @@ fn check_says_all_that_is_wrong_and_each_of_it_once() {
     }
 }
 
+/// Keys, what cannot work together, models and plugins: an operator who mends one of them need not ask again for the next.
+#[test]
+fn check_says_what_is_wrong_wherever_that_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[server]\nlisen = \"x\"\n[engine]\nmax_seqs = 0\n[[models]]\nname = \"m\"\npath = \"nowhere\"\n\
+         [[keys]]\nname = \"k\"\nhash = \"x\"\nmodels = [\"n\"]\n\
+         [[keys]]\nname = \"l\"\nhash = \"blake3:{}\"\nplugins = [\"word-guard\"]\n\
+         [[pipeline.stage]]\nplugin = \"pii-gard\"\n\
+         [[pipeline.stage]]\nplugin = \"nobodys\"\ntopk = 3\n\
+         [[pipeline.stage]]\nplugin = \"word-gard\"\nlimits = {{ memory_mib = 0 }}\n\
+         [[pipeline.stage]]\nplugin = \"calculater\"\n\
+         [[pipeline.stage]]\nplugin = \"word-guard\"\nconfig = {{ action = 7 }}\ntop_k = 3\n",
+        "ab".repeat(32)
+    );
+    let file = write(folder.path(), "tidegate.toml", &text);
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    let told: Vec<&str> = said.lines().filter(|line| line.starts_with("- ")).collect();
+    let expected = [
+        "server.lisen (line 2): unknown field `lisen`; did you mean `listen`?",
+        "pipeline.stage 2.topk (line 20): unknown field `topk`; did you mean `top_k`?",
+        "stage `word-gard`: limits.memory_mib is 0",
+        "key `k`: `hash` must be",
+        "key `k`: there is no model `n`",
+        "engine.max_seqs is 0",
+        "model `m` cannot be loaded",
+        "pipeline.stage 1 (`pii-gard`): no plugin `pii-gard` is shipped",
+        "pipeline.stage 4 (`calculater`): no plugin",
+        "pipeline.stage 5 (`word-guard`): `top_k` is for retrievers and memories",
+        "key `l`: `plugins` is about tools",
+        "pipeline.stage 5 (`word-guard`): ",
+    ];
+    assert!(!good && said.contains(&format!("{} things are wrong:", expected.len())), "{said}");
+    assert_eq!(told.len(), expected.len(), "{said}");
+    for (line, expected) in told.iter().zip(expected) {
+        assert!(line.starts_with(&format!("- {expected}")), "{line} for {expected}");
+    }
+}
+
 /// A config that would be refused alone, and one that would not.
 #[test]
 fn what_looks_at_a_config_sees_it_with_what_its_server_is_started_with() {
