@@ -132,7 +132,8 @@ impl Said<'_> {
     }
 }
 
-/// `messages` as the verdict leaves them, with the edits that a server makes, and `text`, that of the last one.
+/// `messages` as the verdict leaves them, with the edits that a server makes, and `text`, that of the last one; of a refusal
+/// neither, since nothing of them goes on.
 fn verdict(plugin: &Plugin, verdict: Verdict, mut messages: Vec<Message>) -> Result<Value, CallError> {
     let mut outcome = json!({"findings": categories(&verdict.findings), "attrs": table(&verdict.notes)});
     let action = match verdict.action {
@@ -147,9 +148,10 @@ fn verdict(plugin: &Plugin, verdict: Verdict, mut messages: Vec<Message>) -> Res
             "respond"
         }
         Action::Refuse(refusal) => {
+            outcome["action"] = "refuse".into();
             outcome["code"] = refusal.code.into();
             outcome["message"] = refusal.public_message.into();
-            "refuse"
+            return Ok(outcome);
         }
     };
     outcome["action"] = action.into();

@@ -257,6 +257,31 @@ fn a_config_of_the_file_that_is_refused_is_an_outcome_of_the_cases_that_have_no_
     }
 }
 
+/// What is compared otherwise is what was asked, or what left before the word.
+#[test]
+fn what_a_guard_ends_fails_a_case_that_does_not_know_of_it() {
+    let asks = |ask: &str, expect: &str| {
+        let config = "[config]\naction = \"block\"\nwords = [\"foo\"]\n";
+        let case = format!("[[case]]\nname = \"a\"\nask.{ask}\nexpect = {{ {expect} }}\n");
+        run_cases(&shipped("word-guard"), &format!("{config}{case}"))
+    };
+    let (prompt, stream) = ("prompt = \"a foo b\"", "stream = \"a foo\"");
+    for (ask, expect, why) in [
+        (prompt, "text = \"a foo b\"", "it refuses, by the code \""),
+        (prompt, "findings = [\"word-guard:word\"]", "it refuses, by the code \""),
+        (prompt, "action = \"refuse\", text = \"a foo b\"", "`text` is null, not \"a foo b\""),
+        (prompt, "action = \"refuse\", messages = []", "`messages` is null, not []"),
+        (stream, "text = \"a \"", "it halts the answer, by the code \""),
+    ] {
+        let (good, said) = asks(ask, expect);
+        assert!(!good && said.contains(why), "{ask}, {expect}: {said}");
+    }
+    for (ask, expect) in [(prompt, "action = \"refuse\""), (stream, "text = \"a \", halted = \"words\"")] {
+        let (good, said) = asks(ask, expect);
+        assert!(good, "{ask}, {expect}: {said}");
+    }
+}
+
 /// Of a passage a guard reads where it is from, too, in a server: what passes without that need not pass there.
 #[test]
 fn a_passage_is_judged_with_what_is_told_of_its_document() {

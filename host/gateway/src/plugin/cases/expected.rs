@@ -12,6 +12,7 @@ pub(in crate::plugin) fn differences(expect: &Map<String, Value>, outcome: &Valu
     if let (Some(error), false) = (outcome["error"].as_str(), expect.contains_key("error")) {
         differences.push(error.to_owned());
     }
+    differences.extend(unexpected_end(expect, outcome));
     for (key, expected) in expect {
         let found = &outcome[key];
         let holds = match (key.as_str(), expected.as_str(), found.as_str()) {
@@ -24,6 +25,16 @@ pub(in crate::plugin) fn differences(expect: &Map<String, Value>, outcome: &Valu
         }
     }
     differences
+}
+
+/// That the guard lets nothing go on, where the case does not say so: what it compares would be the same by chance.
+fn unexpected_end(expect: &Map<String, Value>, outcome: &Value) -> Option<String> {
+    let names = |keys: &[&str]| keys.iter().any(|key| expect.contains_key(*key));
+    if outcome["action"] == "refuse" && !names(&["action", "code", "message"]) {
+        return Some(format!("it refuses, by the code {}; that is expected by `action` or `code`", outcome["code"]));
+    }
+    let code = outcome["halted"].as_str().filter(|_| !names(&["halted"]))?;
+    Some(format!("it halts the answer, by the code {code:?}; that is expected by `halted`"))
 }
 
 /// What is wrong with a case that calls what is not in the plugin's list: a server calls nothing else. One that expects an error,
@@ -79,6 +90,23 @@ mod tests {
         check(json!({"action": "allow"}), json!({"action": "allow", "text": "x"}), &[]);
         check(json!({"action": "allow"}), json!({"action": "refuse"}), &["`action` is \"refuse\", not \"allow\""]);
         check(json!({"nothing": 1}), json!({}), &["`nothing` is null, not 1"]);
+    }
+
+    /// Of a stream that is halted the text is what left before.
+    #[test]
+    fn what_ends_a_request_or_an_answer_is_expected_by_name() {
+        let refused = json!({"action": "refuse", "code": "pii", "message": "No.", "findings": []});
+        let why = "it refuses, by the code \"pii\"; that is expected by `action` or `code`";
+        check(json!({"findings": []}), refused.clone(), &[why]);
+        check(json!({"text": "a"}), refused.clone(), &[why, "`text` is null, not \"a\""]);
+        for known in [json!({"action": "refuse"}), json!({"code": "pii"}), json!({"message": "No."})] {
+            check(known, refused.clone(), &[]);
+        }
+        let halted = json!({"text": "a ", "halted": "pii", "findings": []});
+        let why = "it halts the answer, by the code \"pii\"; that is expected by `halted`";
+        check(json!({"text": "a "}), halted.clone(), &[why]);
+        check(json!({"text": "a ", "halted": "pii"}), halted, &[]);
+        check(json!({"text": "a "}), json!({"text": "a ", "halted": null}), &[]);
     }
 
     #[test]
