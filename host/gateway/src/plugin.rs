@@ -34,7 +34,7 @@ pub enum PluginCommand {
     New(NewArgs),
     /// Build the project in this folder into a component.
     Build(ProjectArgs),
-    /// Run a component through the cases in `tests.toml`, stream guards in every chunking and two streams in turn.
+    /// Run a component through the cases in `tests.toml`, stream guards in many chunkings and two streams in turn.
     Test(TestArgs),
     /// Measure a component: a new instance, a call, memory.
     Bench(TestArgs),

@@ -4,6 +4,7 @@
 //! [`assert_same_for_any_chunking`] is the test that every guard on streams should have: whatever the pieces in
 //! which a text arrives, the client reads the same. What guards on messages do is in `testing/edits.rs`.
 
+mod chunkings;
 mod edits;
 
 use crate::findings::MAX_FINDINGS;
@@ -12,6 +13,7 @@ use crate::plugin::{Error, Plugin, configure};
 use crate::prefilter::Prefilter;
 use crate::stages::{Channel, Inspection, StreamGuard, Window, WindowAction, inspect_with_carry};
 use crate::types::{Context, Finding, Span};
+use chunkings::chunkings;
 
 pub use edits::{assert_same_for_any_parts, edited};
 
@@ -247,9 +249,9 @@ pub fn cut<'a>(text: &'a str, at: &[usize]) -> Vec<&'a str> {
 /// What a server lets a stream guard keep back unless its operator says something else (`limits.holdback_bytes`).
 const HOLDBACK_BYTES: u32 = 512;
 
-/// Streams a text whole, character by character and in the given pieces, and compares what the client reads. A
-/// guard that promises a holdback in its descriptor must keep it, and one that does not what a server lets it keep back.
-/// Returns the outcome of the whole text.
+/// Streams a text whole, in the given pieces, and in many others, and compares what the client reads: one of at most 12
+/// characters in each of its chunkings, a longer one in pieces of 1, 2 and up to 64 characters. A guard that promises a holdback
+/// in its descriptor must keep it, and one that does not what a server lets it keep back. Returns the outcome of the whole text.
 ///
 /// # Panics
 /// When the client reads something else, the contract is broken or the holdback is above its promise.
@@ -260,17 +262,19 @@ pub fn assert_same_for_any_chunking<G: StreamGuard>(guard: &G, host: &Host, text
         Err(error) => panic!("{error}\nin {pieces:?}"),
     };
     let whole = run(host, &[text]);
-    let everywhere: Vec<usize> = (0..text.len()).collect();
-    let declared = G::describe().look_behind_bytes().map_or(usize::MAX, |bytes| bytes as usize);
+    let descriptor = G::describe();
+    let declared = descriptor.look_behind_bytes().map_or(usize::MAX, |bytes| bytes as usize);
     let look_behind = declared.min(host.look_behind / 7);
     let apart = Host { ends_apart: !host.ends_apart, look_behind, ..host.clone() };
-    for (host, pieces) in [(host, cut(text, &everywhere)), (host, cut(text, at)), (&apart, cut(text, at))] {
+    let cuts = chunkings(text);
+    let others = cuts.iter().map(|at| (host, cut(text, at)));
+    for (host, pieces) in [(host, cut(text, at)), (&apart, cut(text, at))].into_iter().chain(others) {
         let outcome = run(host, &pieces);
         let same = outcome.text == whole.text && outcome.halted == whole.halted;
         assert!(same, "the client reads\n{:?}\ninstead of\n{:?}\nin {pieces:?}", outcome.text, whole.text);
         // Arguments of a tool call wait for the whole of them whatever a guard lets go.
         let waits = matches!(host.channel, Channel::ToolArguments(_));
-        let (held, promised) = (outcome.held_bytes, G::describe().holdback_bytes());
+        let (held, promised) = (outcome.held_bytes, descriptor.holdback_bytes());
         let (most, why) = match promised {
             Some(promised) => (promised, "are promised"),
             None => (HOLDBACK_BYTES, "are what a server allows; promise more by `Descriptor::holdback`"),
@@ -367,6 +371,18 @@ mod tests {
         let cuts_a_character: fn(&Window) -> Inspection =
             |window| Inspection::pass(if window.is_last() { window.text.len() } else { window.text.len() - 1 });
         assert_eq!(Host::default().stream(&Says(cuts_a_character), &["aé", "b"]).unwrap().text, "aéb");
+    }
+
+    /// Of one character at a time, and of all of them, it says the right thing.
+    #[test]
+    #[should_panic(expected = "in [\"ab\", \"cd\"]")]
+    fn a_guard_that_is_wrong_about_some_pieces_is_found() {
+        let takes_a_pair: fn(&Window) -> Inspection = |window| {
+            let pending = window.start()..window.text.len();
+            let pair = (window.pending() == "ab").then(|| (pending.clone(), String::new()));
+            Inspection::redact(pending.end, pair.into_iter().collect())
+        };
+        assert_same_for_any_chunking(&Says(takes_a_pair), &Host::default(), "abcd", &[]);
     }
 
     /// Declares that it need not be asked about small letters, and breaks that at some of them.

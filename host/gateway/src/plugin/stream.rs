@@ -1,5 +1,5 @@
-//! A stream guard under test: the gateway's own holdback hands it windows, in every chunking of a text, and the client
-//! must read the same each time.
+//! A stream guard under test: the gateway's own holdback hands it windows, in many chunkings of a text, of a short one in all,
+//! and the client must read the same each time.
 //!
 //! Each chunking comes with an ending on its last piece and with an empty window that ends it. Then two streams of the text
 //! come in turn, as two choices of one answer, so that what a guard remembers in its instance is not of the stream that it is
@@ -29,7 +29,7 @@ const IN_TURN: &str = "where two streams of it come in turn, a character of each
 const FAREWELL: &str = "\n  of a window that is halted nothing leaves but the `farewell`: begin that with the pending text that stands \
                         before what it halts at (wit/README.md)";
 
-/// What a client reads in every chunking.
+/// What a client reads in each chunking.
 pub(super) struct Reading {
     /// `text`, `halted`, `findings`; or `error`, where the guard fails at the whole text.
     pub(super) outcome: Value,

@@ -4,7 +4,7 @@
 //! it may leave and what to change in that. Calls for one stream may run on different instances, so whatever
 //! must be remembered is [`StreamGuard::State`], which travels with the stream as a few bytes of postcard.
 //! A guard whose answer hangs on the text alone, and never on where windows end, gives the client the same
-//! bytes for any chunking; [`crate::scan`] makes that easy and [`crate::testing`] proves it.
+//! bytes for any chunking; [`crate::scan`] makes that easy and [`crate::testing`] tests it.
 
 use crate::plugin::{Error, Plugin};
 use crate::types::{Attrs, Context, Finding, Refusal, Span};
