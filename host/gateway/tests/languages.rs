@@ -149,7 +149,7 @@ static CONSTRUCTOR: extern "C" fn() = construct;
     let (built, said) = plugin(project, &["build"]);
     assert!(built, "{said}");
     let (passed, said) = plugin(project, &["test"]);
-    assert!(passed && said.matches("ok      ").count() == 3, "{said}");
+    assert!(passed && said.matches("ok      ").count() == 5, "{said}");
 }
 
 /// It reads its config by hand, which other languages have a library for.
@@ -161,8 +161,9 @@ fn names_the_setting_at_fault(project: &Path) {
         )
     };
     let long = "x".repeat(256);
-    let cases = [case("word", ""), case("word", &long), case("replacement", &long), case("replacement", "a\\tb")];
-    std::fs::write(project.join("faults.toml"), cases.concat()).unwrap();
+    let words = ["", &long].map(|value| case("word", value));
+    let replacements = ["a\\tb", "a\\\\b", &long].map(|value| case("replacement", value));
+    std::fs::write(project.join("faults.toml"), words.concat() + &replacements.concat()).unwrap();
     let (passed, said) = plugin(project, &["test", "--cases", "faults.toml"]);
     assert!(passed, "{said}");
 }

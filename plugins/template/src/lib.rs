@@ -31,6 +31,11 @@ impl Plugin for Template {
         if config.word.is_empty() {
             return Err(Error::InvalidConfig("`word` is empty; name one".into()));
         }
+        // It is put into the JSON of a tool call's arguments as it stands.
+        if config.replacement.contains(|c: char| matches!(c, '"' | '\\' | '\0'..='\x1f')) {
+            let why = "`replacement` has a quote, a backslash or a control character; name another";
+            return Err(Error::InvalidConfig(why.into()));
+        }
         Ok(Self(config))
     }
 }
@@ -42,6 +47,8 @@ impl StreamGuard for Template {
 
     fn inspect_window(&self, _: &Context, _: &mut (), window: &Window) -> Result<Inspection, Error> {
         let Config { word, replacement } = &self.0;
+        // Arguments of a tool call are JSON, whose escapes are not read: in them `"\u0066oo"` is no `foo`. A word that JSON
+        // itself writes, such as `true`, would leave none.
         let pending = window.pending();
         let matches = pending.match_indices(word.as_str()).map(|(at, found)| at..at + found.len());
         // Spans count in the window's whole text, which begins with what the client has already.
@@ -59,6 +66,8 @@ tidegate_plugin_sdk::export!(Template: StreamGuard);
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tidegate_plugin_sdk::Channel;
+    use tidegate_plugin_sdk::plugin::configure;
     use tidegate_plugin_sdk::testing::{Host, assert_readme_is_true, assert_same_for_any_chunking, plugin};
 
     #[test]
@@ -70,6 +79,18 @@ mod tests {
     fn the_word_is_replaced_across_borders_of_pieces() {
         let outcome = Host::default().stream(&plugin::<Template>(""), &["a f", "o", "o foof", "oo fo"]).unwrap();
         assert_eq!(outcome.text, "a bar barbar fo");
+    }
+
+    #[test]
+    fn a_replacement_that_leaves_no_json_of_a_calls_arguments_is_refused() {
+        for replacement in [r#"\"no\""#, r"a\\b", r"a\nb", r"\u001f"] {
+            let config = format!(r#"{{"replacement":"{replacement}"}}"#);
+            let refused = configure::<Template>(&config).unwrap_err().to_string();
+            assert!(refused.contains("`replacement` has a quote"), "{replacement}: {refused}");
+        }
+        let host = Host { channel: Channel::ToolArguments("c1".into()), ..Host::default() };
+        let outcome = host.stream(&plugin::<Template>(""), &[r#"{"a":"a foo"}"#]).unwrap();
+        assert_eq!(outcome.text, r#"{"a":"a bar"}"#);
     }
 
     proptest! {

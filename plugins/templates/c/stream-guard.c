@@ -48,7 +48,10 @@ bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t 
   project_string_free(config);
   if (!has_word) return refused(err, "`word` has a control character, or more than 255 bytes; name another");
   if (!word[0]) return refused(err, "`word` is empty; name one");
-  if (!has_replacement) return refused(err, "`replacement` has a control character, or more than 255 bytes; name another");
+  // It is put into the JSON of a tool call's arguments as it stands.
+  if (!has_replacement || strpbrk(replacement, "\"\\")) {
+    return refused(err, "`replacement` has a quote, a backslash or a control character, or more than 255 bytes; name another");
+  }
   return true;
 }
 
@@ -66,6 +69,8 @@ bool exports_tidegate_plugin_stream_guard_inspect_window(exports_tidegate_plugin
                                                          exports_tidegate_plugin_stream_guard_window_t *window,
                                                          exports_tidegate_plugin_stream_guard_inspection_t *ret,
                                                          exports_tidegate_plugin_stream_guard_error_t *err) {
+  // Arguments of a tool call are JSON, whose escapes are not read: in them `"\u0066oo"` is no `foo`. A word that JSON itself
+  // writes, such as `true`, would leave none.
   const char *text = (const char *)window->text.ptr;
   size_t len = window->text.len, word_len = strlen(word), decided = window->settled, found = 0;
   // No more words fit than this; a window is short.

@@ -19,6 +19,10 @@ export const meta = logged({
   configure(json) {
     config = { word: "foo", replacement: "bar", ...JSON.parse(json) };
     if (config.word === "") throw { tag: "invalid-config", val: "`word` is empty; name one" };
+    // It is put into the JSON of a tool call's arguments as it stands.
+    if (/["\\\u0000-\u001f]/.test(config.replacement)) {
+      throw { tag: "invalid-config", val: "`replacement` has a quote, a backslash or a control character; name another" };
+    }
     wordBytes = bytes(config.word);
   },
 });
@@ -47,6 +51,8 @@ function pending(window) {
 
 export const streamGuard = logged({
   inspectWindow(ctx, carry, window) {
+    // Arguments of a tool call are JSON, whose escapes are not read: in them `"\u0066oo"` is no `foo`. A word that JSON
+    // itself writes, such as `true`, would leave none.
     const { word, replacement } = config;
     const text = pending(window);
     const redactions = [];

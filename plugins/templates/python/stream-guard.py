@@ -31,11 +31,17 @@ class Meta:
         config = {"word": "foo", "replacement": "bar", **json.loads(text)}
         if not config["word"]:
             raise Err(Error_InvalidConfig("`word` is empty; name one"))
+        # It is put into the JSON of a tool call's arguments as it stands.
+        if any(character in '"\\' or character < " " for character in config["replacement"]):
+            why = "`replacement` has a quote, a backslash or a control character; name another"
+            raise Err(Error_InvalidConfig(why))
 
 
 @logged
 class StreamGuard:
     def inspect_window(self, ctx, carry, window):
+        # Arguments of a tool call are JSON, whose escapes are not read: in them `"\u0066oo"` is no `foo`. A word that JSON
+        # itself writes, such as `true`, would leave none.
         # Spans count in bytes of UTF-8.
         text, word = window.text.encode(), config["word"].encode()
         found, decided = [], window.settled

@@ -28,6 +28,11 @@ impl Plugin for Guard {
         if config.word.is_empty() {
             return Err(Error::InvalidConfig("`word` is empty; name one".into()));
         }
+        // It is put into the JSON of a tool call's arguments as it stands.
+        if config.replacement.contains(|c: char| matches!(c, '"' | '\\' | '\0'..='\x1f')) {
+            let why = "`replacement` has a quote, a backslash or a control character; name another";
+            return Err(Error::InvalidConfig(why.into()));
+        }
         Ok(Self(config))
     }
 }
@@ -38,6 +43,8 @@ impl StreamGuard for Guard {
 
     fn inspect_window(&self, _: &Context, _: &mut (), window: &Window) -> Result<Inspection, Error> {
         let Config { word, replacement } = &self.0;
+        // Arguments of a tool call are JSON, whose escapes are not read: in them `"\u0066oo"` is no `foo`. A word that JSON
+        // itself writes, such as `true`, would leave none.
         let found = window.pending().match_indices(word.as_str());
         // Spans count in the window's whole text, which begins with what the client has already.
         let found: Vec<_> = found.map(|(at, word)| window.start() + at..window.start() + at + word.len()).collect();
