@@ -38,13 +38,15 @@ bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t 
   return false;
 }
 
-// The text of a part that has one: what is said, reasoned or refused, and what a tool answered.
+// The text of a part that has one: what is said, reasoned or refused, what a tool answered, and what it is called with: JSON,
+// whose escapes are not read.
 static const project_string_t *text_of(const tidegate_plugin_types_part_t *part) {
   switch (part->tag) {
     case TIDEGATE_PLUGIN_TYPES_PART_TEXT: return &part->val.text;
     case TIDEGATE_PLUGIN_TYPES_PART_REASONING: return &part->val.reasoning;
     case TIDEGATE_PLUGIN_TYPES_PART_REFUSAL: return &part->val.refusal;
     case TIDEGATE_PLUGIN_TYPES_PART_TOOL_OUTCOME: return &part->val.tool_outcome.content;
+    case TIDEGATE_PLUGIN_TYPES_PART_TOOL_CALL: return &part->val.tool_call.arguments;
     default: return NULL;
   }
 }

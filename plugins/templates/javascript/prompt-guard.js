@@ -22,9 +22,11 @@ export const meta = logged({
 
 const refusal = { code: "word", publicMessage: "This prompt holds a word that is not allowed here." };
 
-// The text of a part that has one: what is said, reasoned or refused, and what a tool answered.
+// The text of a part that has one: what is said, reasoned or refused, what a tool answered, and what it is called with: JSON,
+// whose escapes are not read.
 const textOf = ({ tag, val }) => {
   if (tag === "tool-outcome") return val.content;
+  if (tag === "tool-call") return val.arguments;
   return ["text", "reasoning", "refusal"].includes(tag) ? val : "";
 };
 

@@ -8,6 +8,7 @@ from wit_world.imports.types import (
     Part_Reasoning,
     Part_Refusal,
     Part_Text,
+    Part_ToolCall,
     Part_ToolOutcome,
     Refusal,
     Verdict,
@@ -39,9 +40,12 @@ class Meta:
 
 
 def text_of(part):
-    """The text of a part that has one: what is said, reasoned or refused, and what a tool answered."""
+    """The text of a part that has one: what is said, reasoned or refused, what a tool answered, and what it is called with:
+    JSON, whose escapes are not read."""
     if isinstance(part, Part_ToolOutcome):
         return part.value.content
+    if isinstance(part, Part_ToolCall):
+        return part.value.arguments
     return part.value if isinstance(part, (Part_Text, Part_Reasoning, Part_Refusal)) else ""
 
 

@@ -1,7 +1,7 @@
 //! Refuses answers that hold a word.
 
 use serde::Deserialize;
-use tidegate_plugin_sdk::{Context, Descriptor, Error, Output, OutputGuard, Plugin, Refusal, Setting, Verdict};
+use tidegate_plugin_sdk::{Context, Descriptor, Error, Output, OutputGuard, Part, Plugin, Refusal, Setting, Verdict};
 
 /// The settings; the host has checked them against the descriptor.
 #[derive(Deserialize)]
@@ -26,9 +26,18 @@ impl Plugin for Guard {
     }
 }
 
+/// The text of a part that has one: what is said, reasoned or refused, what a tool answered, and what it is called with: JSON,
+/// whose escapes are not read.
+fn text_of(part: &Part) -> Option<&str> {
+    match part {
+        Part::ToolCall(call) => Some(&call.arguments),
+        part => part.as_text(),
+    }
+}
+
 impl OutputGuard for Guard {
     fn inspect_output(&self, _: &Context, output: &Output) -> Result<Verdict, Error> {
-        let mut texts = output.choices.iter().flat_map(|message| message.texts()).map(|(_, text)| text);
+        let mut texts = output.choices.iter().flat_map(|message| &message.parts).filter_map(text_of);
         if !texts.any(|text| text.contains(&self.0.word)) {
             return Ok(Verdict::allow());
         }
