@@ -60,8 +60,9 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let descriptor = on_own_thread(describe(core, &blueprint), LoadCause::Describe)?;
     checks::capabilities(&used, &descriptor)?;
     checks::shared(&blueprint, &used, &descriptor)?;
-    schema::validate(&descriptor.config_schema, &config)
+    let config = schema::validate(&descriptor.config_schema, config)
         .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
+    blueprint.config = config.to_string().into();
     blueprint.metrics = descriptor.metrics.keys().cloned().collect();
     blueprint.declares_secrets = descriptor.capabilities.contains_key("secrets");
     let blueprint = Arc::new(blueprint);

@@ -12,6 +12,7 @@ mod canonical;
 mod check;
 mod contents;
 mod in_place;
+mod integer;
 mod keyword;
 mod known;
 mod node;
@@ -48,7 +49,10 @@ pub(crate) fn check_schema(schema: &Value) -> Outcome {
     }
 }
 
-/// Holds a value against a schema that [`check_schema`] accepted.
-pub(crate) fn validate(schema: &Value, value: &Value) -> Outcome {
-    check::check(&read::read(schema)?, value)
+/// Holds a value against a schema that [`check_schema`] accepted, and gives it as a plugin is given it: where the schema says
+/// `integer`, `5.0` as `5`.
+pub(crate) fn validate(schema: &Value, mut value: Value) -> Result<Value, Violation> {
+    let integers = check::check(&read::read(schema)?, &value)?;
+    integer::write(&mut value, &integers);
+    Ok(value)
 }

@@ -238,6 +238,15 @@ fn only_a_refused_config_is_a_failure_to_load_that_a_case_may_expect() {
     assert!(!good && said.contains("asks a stream-guard, which the plugin is not: it exports output-guard"), "{said}");
 }
 
+/// To a schema it is the same number, and a plugin that reads its config into types would refuse it.
+#[test]
+fn an_integer_that_is_written_as_a_float_is_one() {
+    let case = "[[case]]\nname = \"a\"\nconfig = { decimals = 2.0 }\n\
+                ask.tool = { name = \"calculator\", arguments = { expression = \"1/3\" } }\nexpect.content = \"0.33\"\n";
+    let (good, said) = run_cases(&shipped("calculator"), case);
+    assert!(good, "{said}");
+}
+
 #[test]
 fn a_config_of_the_file_that_is_refused_is_an_outcome_of_the_cases_that_have_no_other() {
     let case = |name: &str, config: &str, expect: &str| {

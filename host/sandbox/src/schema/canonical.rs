@@ -26,7 +26,7 @@ pub(super) fn shown(value: &Value) -> String {
 
 fn write_value(value: &Value, out: &mut String) {
     match value {
-        Value::Number(number) => out.push_str(&whole(number).unwrap_or_else(|| number.to_string())),
+        Value::Number(number) => out.push_str(&whole(number).as_ref().unwrap_or(number).to_string()),
         Value::Array(items) => {
             out.push('[');
             for item in items {
@@ -51,11 +51,11 @@ fn write_value(value: &Value, out: &mut String) {
     }
 }
 
-/// A float that is a whole number, written as the integer that it is.
-fn whole(number: &Number) -> Option<String> {
+/// A float that is a whole number, as the integer that it is.
+pub(super) fn whole(number: &Number) -> Option<Number> {
     let is_whole = |float: &f64| number.is_f64() && float.fract() == 0.0 && INTEGERS.contains(float);
     let float = number.as_f64().filter(is_whole)?;
-    Some(if float < 0.0 { (float as i64).to_string() } else { (float as u64).to_string() })
+    Some(if float < 0.0 { (float as i64).into() } else { (float as u64).into() })
 }
 
 #[cfg(test)]

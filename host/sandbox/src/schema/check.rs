@@ -1,6 +1,7 @@
 //! Holds a value against a schema. Every step is paid for from a budget that grows with the value, and the depth has a
 //! bound: a plugin's author wrote the schema, and the host must come back.
 
+use super::integer::Integer;
 use super::known::Seen;
 use super::node::{NodeIdx, ROOT, Schema};
 use super::{Violation, wrong};
@@ -50,18 +51,23 @@ pub(super) struct Check<'s> {
     pub(super) path: String,
     /// Which schemas spoke of which object. Of those that did not hold, none.
     pub(super) seen: Vec<Seen>,
+    /// Numbers that a schema wants to be integers. Of those that did not hold, none.
+    pub(super) integers: Vec<Integer>,
     /// How many `if` this is within.
     pub(super) num_tests: usize,
     steps_left: u64,
     depth: usize,
 }
 
-pub(super) fn check(schema: &Schema, value: &Value) -> Result<(), Violation> {
+/// Gives the numbers that are to be integers.
+pub(super) fn check(schema: &Schema, value: &Value) -> Result<Vec<Integer>, Violation> {
     let num_parts = num_parts(value).ok_or_else(|| wrong("", format!("it is nested more than {MAX_DEPTH} deep")))?;
     let steps_left = num_parts.saturating_mul(STEPS_EACH).saturating_add(MAX_STEPS);
-    let mut check = Check { schema, path: String::new(), seen: Vec::new(), num_tests: 0, steps_left, depth: 0 };
+    let (path, seen, integers) = (String::new(), Vec::new(), Vec::new());
+    let mut check = Check { schema, path, seen, integers, num_tests: 0, steps_left, depth: 0 };
     let checked = check.node(ROOT, value).and_then(|()| check.unknown_keys(value));
-    checked.map_err(|failure| failure.violation)
+    checked.map_err(|failure| failure.violation)?;
+    Ok(check.integers)
 }
 
 /// Values inside a value, long texts as several; `None` where it is too deep to be walked by functions that call
@@ -106,6 +112,7 @@ impl<'s> Check<'s> {
         }
         self.types(node, value)?;
         self.choices(node, value)?;
+        self.note_integer(node, value);
         let first = self.seen.len();
         match value {
             Value::Object(object) => self.object(at, object)?,

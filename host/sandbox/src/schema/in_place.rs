@@ -65,13 +65,14 @@ impl Check<'_> {
         }
     }
 
-    /// Whether a schema holds; what it said of the value's keys is forgotten where it does not.
+    /// Whether a schema holds; what it said of the value's keys and numbers is forgotten where it does not.
     fn attempt(&mut self, part: NodeIdx, value: &Value) -> Result<Checked, Failure> {
-        let first = self.seen.len();
+        let (first, integers) = (self.seen.len(), self.integers.len());
         match self.node(part, value) {
             Err(failure) if failure.kind == Kind::End => Err(failure),
             Err(failure) => {
                 self.seen.truncate(first);
+                self.integers.truncate(integers);
                 Ok(Err(failure))
             }
             Ok(()) => Ok(Ok(())),

@@ -10,7 +10,7 @@ use serde_json::json;
 /// What is wrong with a config by a schema that is right.
 fn says(schema: &Value, config: &Value) -> Result<(), String> {
     check_schema(schema).unwrap_or_else(|wrong| panic!("{schema}: {}: {}", wrong.path, wrong.message));
-    validate(schema, config).map_err(|wrong| format!("{}: {}", wrong.path, wrong.message))
+    validate(schema, config.clone()).map(drop).map_err(|wrong| format!("{}: {}", wrong.path, wrong.message))
 }
 
 /// Why a schema is refused.
@@ -35,8 +35,7 @@ fn schema() -> Value {
 }
 
 fn check(config: Value) -> Result<(), String> {
-    check_schema(&schema()).unwrap();
-    validate(&schema(), &config).map_err(|v| format!("{}: {}", v.path, v.message))
+    says(&schema(), &config)
 }
 
 #[test]
@@ -47,6 +46,41 @@ fn a_config_that_fits_is_accepted() {
         "free": {"a": 1, "b": 2.5}, "either": 3,
     }))
     .unwrap();
+}
+
+/// What a plugin is given of a config.
+#[test]
+fn a_float_that_is_an_integer_is_given_as_one_where_the_schema_wants_one() {
+    let integer = json!({"type": "integer"});
+    let schema = json!({
+        "type": "object",
+        "$defs": {"count": integer},
+        "properties": {
+            "size": {"type": "integer", "minimum": 1},
+            "share": {"type": "number"},
+            "any": true,
+            "limit": {"type": ["integer", "null"]},
+            "either": {"type": ["integer", "number"]},
+            "counts": {"type": "array", "items": {"$ref": "#/$defs/count"}},
+            "named": {"type": "object", "additionalProperties": integer},
+            "tried": {"anyOf": [{"type": "integer", "minimum": 10}, {"type": "number"}]},
+        },
+    });
+    check_schema(&schema).unwrap();
+    let given = |config: Value| validate(&schema, config).unwrap().to_string();
+    for (config, expected) in [
+        (json!({"size": 5.0}), r#"{"size":5}"#),
+        (json!({"share": 5.0, "any": 5.0, "either": 5.0}), r#"{"share":5.0,"any":5.0,"either":5.0}"#),
+        (json!({"limit": -2.0, "counts": [1.0, 2, 0.0]}), r#"{"limit":-2,"counts":[1,2,0]}"#),
+        (
+            json!({"limit": null, "named": {"a": 1e18, "b": 1e300}}),
+            r#"{"limit":null,"named":{"a":1000000000000000000,"b":1e+300}}"#,
+        ),
+        (json!({"tried": 5.0}), r#"{"tried":5.0}"#),
+        (json!({"tried": 12.0}), r#"{"tried":12}"#),
+    ] {
+        assert_eq!(given(config.clone()), expected, "{config}");
+    }
 }
 
 #[test]
