@@ -22,6 +22,29 @@ fn bench_measures_calls_instances_and_memory() {
     assert!(figure("memory ").contains(" KiB "), "{said}");
 }
 
+/// As in a test, where such a case has a world of its own: what is kept for half a minute is there still.
+#[test]
+fn what_passes_before_a_case_with_a_config_of_its_own_passes_for_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let case = |name: &str, more: &str, tool: &str, arguments: &str| {
+        format!(
+            "[[case]]\nname = \"{name}\"\n{more}ask.tool = {{ name = \"{tool}\", arguments = \"{arguments}\" }}\n\
+             expect.tools = []\n"
+        )
+    };
+    let cases = [
+        "[grants]\nkv_kib = 1\ndocuments = { here = \".\" }\n".to_owned(),
+        case("kept", "", "set", "k word 30000"),
+        case("apart", "config = {}\nadvance_ms = 60000\n", "get", "k"),
+        case("a word is no sum", "", "add", "k 1"),
+        case("over", "advance_ms = 60000\n", "add", "k 1"),
+    ];
+    std::fs::write(folder.path().join("tests.toml"), cases.concat()).unwrap();
+    let (good, said) = plugin(folder.path(), &["bench", &guest("keeper")]);
+    assert!(good && said.contains("ns  kept") && said.contains("left out                apart: "), "{said}");
+    assert!(said.contains("left out                a word is no sum: ") && said.contains("ns  over"), "{said}");
+}
+
 /// Such as what is refused only when it is asked often: the guest keeps 20 MiB more at each call, up to its 64.
 #[test]
 fn bench_goes_on_where_a_case_fails_and_tells_the_most_memory_of_an_instance() {
