@@ -63,6 +63,7 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 passes_its_own_tests(&project);
                 constructs_once(&project);
             }
+            ("python", StageKind::ToolProvider) => tells_of_an_error_that_is_no_answer(&project),
             ("python", StageKind::Router) => names_the_method_that_is_missing(&project),
             ("js", StageKind::Router) => exports_objects_of_classes(&project),
             ("js", StageKind::Observer) => says_that_nothing_waits_for_a_promise(&project),
@@ -332,6 +333,27 @@ fn answers_with_what_a_capability_did(project: &Path, lang: &str) {
     assert!(!said.contains("log: ERROR"), "{lang}: {said}");
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
+}
+
+/// An `Err` of something else than the contract's errors ends the instance as any exception does, as one of theirs does in
+/// `describe`, which has none.
+fn tells_of_an_error_that_is_no_answer(project: &Path) {
+    let source = project.join("plugin.py");
+    let good = std::fs::read_to_string(&source).unwrap();
+    let write = |from: &str, to: &str| {
+        let wrong = good.replacen(from, to, 1);
+        assert_ne!(wrong, good, "{from}");
+        std::fs::write(&source, wrong).unwrap();
+    };
+    let describes = "        return json.dumps(\n";
+    write(describes, &format!("        raise Err(Error_Unsupported(\"mute\"))\n{describes}"));
+    let (built, said) = plugin(project, &["build"]);
+    assert!(!built && said.contains("ERROR plugin: Err: Error_Unsupported(value='mute')"), "{said}");
+    write("Err(Error_Unsupported(f\"no tool `{call.name}`\"))", "Err(\"no such tool\")");
+    assert!(plugin(project, &["build"]).0);
+    let (passed, said) = plugin(project, &["test"]);
+    assert!(!passed && said.contains("log: ERROR Err: 'no such tool'"), "{said}");
+    std::fs::write(&source, good).unwrap();
 }
 
 /// A project that is older than the file which logs exceptions, and now imports it, has it by a build.
