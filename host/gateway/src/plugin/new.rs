@@ -10,8 +10,15 @@ use std::path::Path;
 /// Paths in the repository, and texts: `wit/`, `plugins/sdk/`, `plugins/templates/`.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/author_files.rs"));
 
+/// The SDK's package, which is in the workspace of each project in Rust.
+const SDK: &str = "tidegate-plugin-sdk";
+
 pub(super) fn run(args: &NewArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     check_name(&args.name)?;
+    // Cargo reads no workspace with two packages of a name.
+    if args.lang == Language::Rust && args.name == SDK {
+        bail!("a plugin in Rust is not named `{SDK}`, as the SDK beside it is; give it another name");
+    }
     let folder = args.into.join(&args.name);
     if folder.exists() {
         bail!("{} is there already", folder.display());
@@ -253,6 +260,13 @@ mod tests {
         write_all(&made, &[file("src/lib.rs"), file("tests.toml")]).unwrap();
         assert!(made.join("src/lib.rs").exists() && made.join("tests.toml").exists());
         assert!(!made.join("plugin.js").exists());
+    }
+
+    #[test]
+    fn the_sdk_is_named_as_it_is() {
+        let files = project("my-plugin", Language::Rust, "router").unwrap();
+        let manifest = files.iter().find(|(path, _)| path == "vendor/sdk/Cargo.toml").unwrap();
+        assert!(manifest.1.contains(&format!("name = \"{SDK}\"\n")), "{}", manifest.1);
     }
 
     #[test]

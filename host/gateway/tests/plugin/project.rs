@@ -18,6 +18,13 @@ fn new_makes_a_project_and_refuses_bad_names_and_stages() {
     assert!(!good && said.contains("[a-z][a-z0-9-]*"), "{said}");
     let (good, said) = plugin(folder.path(), &["new", "x", "--lang", "rust", "--stage", "shell"]);
     assert!(!good && said.contains("there are: ") && said.contains("stream-guard"), "{said}");
+    let sdk =
+        |lang: &str| plugin(folder.path(), &["new", "tidegate-plugin-sdk", "--lang", lang, "--stage", "stream-guard"]);
+    let (good, said) = sdk("rust");
+    assert!(!good && said.contains("give it another name"), "{said}");
+    assert!(!folder.path().join("tidegate-plugin-sdk").exists());
+    let (good, said) = sdk("c");
+    assert!(good, "{said}");
 }
 
 #[test]
