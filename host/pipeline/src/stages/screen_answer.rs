@@ -214,7 +214,7 @@ impl Pipeline {
         let guards: Vec<&Stage> = self.asked_of_answers(streaming).collect();
         let mut kept_back = std::mem::take(&mut held.kept_back).into_iter();
         let mut choices = held.choices();
-        let (mut rewritten, mut unjudged) = (false, false);
+        let mut unjudged = false;
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let about = Asking { cx, streaming, model, choices: &choices, usage, echoed: held.echoed };
             let asked = batch.iter().map(|stage| about.inspect(stage, kept_back.next()));
@@ -228,10 +228,7 @@ impl Pipeline {
                 };
                 match verdict.action {
                     Action::Allow => {}
-                    Action::Rewrite(list) => {
-                        rewrite(cx, stage, &mut choices, list)?;
-                        rewritten = true;
-                    }
+                    Action::Rewrite(list) => rewrite(cx, stage, &mut choices, list)?,
                     Action::Respond(parts) => return Ok(instead(&choices, parts, FinishReason::Stop)),
                     Action::Refuse(refusal) => {
                         tracing::info!(request = %cx.request_id, guard = %stage.name, code = cx.for_log(Some(refusal.code)),
@@ -242,6 +239,8 @@ impl Pipeline {
                 }
             }
         }
+        // Edits may be none, or put a text in its own place.
+        let rewritten = choices.iter().any(|choice| choice.is_rewritten);
         let events = if rewritten { left(held.events, choices) } else { held.events };
         Ok(JudgedAnswer { events, replaced: false, rewritten, unjudged })
     }

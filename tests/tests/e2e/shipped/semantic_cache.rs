@@ -111,14 +111,16 @@ async fn an_answer_that_a_guard_has_changed_is_given_to_nobody_again() {
     let words = "stages = [\"stream-guard\"]\nconfig = { words = [\"Sunday\"], action = \"redact\" }";
     let honest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
     let shouts = format!("file = {honest:?}\nstages = [\"output-guard\"]\nconfig = {{ output = \"shout\" }}");
-    for (guard, is_of_some) in [(stage("word-guard", words), true), (stage("shouts", &shouts), false)] {
+    for (guard, left_alone) in [
+        (stage("word-guard", words), "When does the library close?"),
+        // Its answer is in capitals before it is put into capitals.
+        (stage("shouts", &shouts), "WHEN DOES THE LIBRARY CLOSE?"),
+    ] {
         let gateway = Gateway::start(&format!("{guard}{}", cached(&service, "threshold = 1.0"))).await;
         let changed = ask("When does the museum open on Sunday?");
         gateway.chat(changed.clone()).await;
-        if is_of_some {
-            // An answer that it leaves alone is kept; by then the other one is, or never will be.
-            learn(&gateway, ask("When does the library close?")).await;
-        }
+        // An answer that it leaves as it was is kept; by then the other one is, or never will be.
+        learn(&gateway, ask(left_alone)).await;
         for _ in 0..5 {
             assert!(!is_hit(&gateway.chat(changed.clone()).await));
         }
