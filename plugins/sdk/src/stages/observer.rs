@@ -5,7 +5,7 @@ use crate::types::{Attrs, Context, Finding, Usage};
 
 /// An observer. It sees figures and findings, no content.
 pub trait Observer: Plugin {
-    /// Called once per request, after its record was written; nobody waits for it.
+    /// Called once per request, or prompt of one that has several, after its record was written; nobody waits for it.
     ///
     /// # Errors
     /// When the observer could not do its work; logged.

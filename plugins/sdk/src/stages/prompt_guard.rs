@@ -5,8 +5,8 @@ use crate::types::{Attrs, Context, Finding, Message, Part, Refusal, Span, ToolDe
 
 /// A guard on prompts.
 pub trait PromptGuard: Plugin {
-    /// Called once per request, and once for each retrieved passage, each memory, each tool result and each summary of what was
-    /// said before, which come alone: as the one message of a prompt without tools and parameters.
+    /// Called once per request, or prompt of one that has several, and once for each retrieved passage, memory, tool result and
+    /// summary of what was said before, which come alone: as the one message of a prompt without tools and parameters.
     ///
     /// # Errors
     /// When the guard cannot decide; the stage's `on_error` then does.
