@@ -6,8 +6,8 @@ use crate::types::{Attrs, Context, Message, Usage};
 
 /// A guard on whole answers.
 pub trait OutputGuard: Plugin {
-    /// Called once per answer, after the last token. Of edits, [`crate::Edit::ReplaceText`] and
-    /// [`crate::Edit::SetArguments`] are followed.
+    /// Called once per answer, after the last token, and about what an upstream says when it refuses. Of edits,
+    /// [`crate::Edit::ReplaceText`] and [`crate::Edit::SetArguments`] are followed.
     ///
     /// # Errors
     /// When the guard cannot decide; the stage's `on_error` then does.
