@@ -3,7 +3,7 @@
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use tidegate_sandbox::stage::StageKind;
 use tidegate_types::{Caller, Class, Fault, Reject, RejectKind, TenantId};
@@ -17,14 +17,20 @@ struct StageHandles {
     calls: [OnceLock<Histogram>; StageKind::ALL.len()],
     holdback: OnceLock<Histogram>,
     prefiltered: OnceLock<Counter>,
-    /// Tools that are counted by name.
-    tools: Mutex<BTreeSet<String>>,
+    tools: OnceLock<Arc<KnownTools>>,
 }
+
+/// Tools that are counted by name.
+type KnownTools = Mutex<BTreeSet<String>>;
 
 /// Tools of one plugin that are counted by name; further ones are counted together. A plugin may name tools anew for each request,
 /// and a series stays for ever.
 const MAX_TOOLS: usize = 64;
 const OTHER_TOOLS: &str = "other";
+
+/// By the names of their plugins, for as long as the series stay: of one name there may be several stages, and a reload makes all
+/// anew.
+static KNOWN_TOOLS: Mutex<BTreeMap<Arc<str>, Arc<KnownTools>>> = Mutex::new(BTreeMap::new());
 
 impl StageFigures {
     /// How long calls take.
@@ -47,12 +53,16 @@ impl StageFigures {
 
     /// Counts a call of one of its tools.
     pub(crate) fn count_tool(&self, plugin: &Arc<str>, tool: &str) {
-        let tool = self.label_of(tool);
+        let tool = self.label_of(plugin, tool);
         counter!("tidegate_tool_calls_total", "plugin" => Arc::clone(plugin), "tool" => tool).increment(1);
     }
 
-    fn label_of(&self, tool: &str) -> String {
-        let mut tools = self.0.tools.lock().unwrap_or_else(PoisonError::into_inner);
+    fn label_of(&self, plugin: &Arc<str>, tool: &str) -> String {
+        let known = || {
+            let mut known = KNOWN_TOOLS.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(known.entry(Arc::clone(plugin)).or_default())
+        };
+        let mut tools = self.0.tools.get_or_init(known).lock().unwrap_or_else(PoisonError::into_inner);
         if tools.len() < MAX_TOOLS {
             tools.insert(tool.to_owned());
         }
@@ -170,11 +180,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_that_a_plugin_names_anew_each_time_are_few_series() {
-        let figures = StageFigures::default();
+    fn tools_that_a_plugin_names_anew_each_time_are_few_series_however_often_it_is_loaded() {
+        let (plugin, other) = (Arc::from("names-anew"), Arc::from("another"));
+        let loaded: [StageFigures; 3] = Default::default();
         let names = (0..3 * MAX_TOOLS).map(|number| format!("tool_{number}"));
-        let labels: BTreeSet<String> = names.map(|name| figures.label_of(&name)).collect();
+        let labels: BTreeSet<String> =
+            names.zip(loaded.iter().cycle()).map(|(name, figures)| figures.label_of(&plugin, &name)).collect();
         assert_eq!((labels.len(), labels.contains(OTHER_TOOLS)), (MAX_TOOLS + 1, true));
-        assert_eq!(figures.label_of("tool_0"), "tool_0", "one that was known before");
+        for figures in &loaded {
+            assert_eq!(figures.label_of(&plugin, "tool_0"), "tool_0", "one that was known before");
+        }
+        assert_eq!(StageFigures::default().label_of(&other, "tool_last"), "tool_last");
     }
 }
