@@ -1,5 +1,6 @@
 //! Config and plugins that change while requests run.
 
+mod running;
 mod stalled;
 
 use crate::one_read;

@@ -37,6 +37,8 @@ pub(crate) struct TurnPlan {
     pub(crate) tools: Vec<ServerTool>,
     pub(crate) model: Arc<Model>,
     pub(crate) seeds: Vec<u64>,
+    /// As they were when it began: its turns are not refused by what a reload makes of the limits while tools run.
+    bounds: LengthBounds,
     /// What the server's tools may say yet.
     pub(super) room: ToolRoom,
     /// Of the whole answer, however many turns it takes.
@@ -50,6 +52,7 @@ struct Turn<'a> {
     request: &'a Request,
     tools: &'a [ServerTool],
     seeds: &'a [u64],
+    bounds: LengthBounds,
 }
 
 impl Pipeline {
@@ -63,15 +66,15 @@ impl Pipeline {
             if matches!(model.backend, ModelBackend::Upstream(_)) {
                 request = self.settled(request).await?;
             }
+            let bounds = LengthBounds::of_caller(&request.cx.caller.scope, &model.quota.load());
             if request.may_shorten {
-                let bounds = length_bounds(&model, &request);
                 request = Box::pin(self.shortened(&model, request, &tools, bounds)).await?;
             }
             let mut findings = Vec::new();
             let (has_next, has_failed) = (candidates.peek().is_some(), last.is_some());
             let goes_on =
                 move |reject: &Reject| has_next && !is_about_content(reject) && (has_failed || may_try_another(reject));
-            let turn = Turn { model: &model, request: &request, tools: &tools, seeds: &seeds };
+            let turn = Turn { model: &model, request: &request, tools: &tools, seeds: &seeds, bounds };
             let begun = self.begin(turn, &mut findings, goes_on).await;
             request.findings.append(&mut findings);
             match begun {
@@ -82,10 +85,9 @@ impl Pipeline {
                     }
                     // The engine reads the prompt meanwhile; a refusal drops `source`, which stops it.
                     request = self.settled_beside(request, &mut source).await?;
-                    let bound = length_bounds(&model, &request).output.map(|bound| bound.tokens);
-                    let max_tokens = request.chat.max_tokens.or(bound);
+                    let max_tokens = request.chat.max_tokens.or(bounds.output.map(|bound| bound.tokens));
                     let room = ToolRoom::of(self.limits.max_tool_bytes);
-                    let turn = TurnPlan { request, tools, model, seeds, room, max_tokens };
+                    let turn = TurnPlan { request, tools, model, seeds, bounds, room, max_tokens };
                     return Ok(Started { turn, source });
                 }
                 Err(reject) if may_try_another(&reject) => {
@@ -151,8 +153,8 @@ impl TurnPlan {
         let input = estimated_input(&self.request.chat, defs(&self.tools));
         self.request.held.go_on(input);
         self.request.attempts = self.request.attempts.of_another();
-        let Self { request, tools, model, seeds, .. } = self;
-        let turn = Turn { model, request, tools, seeds };
+        let Self { request, tools, model, seeds, bounds, .. } = self;
+        let turn = Turn { model, request, tools, seeds, bounds: *bounds };
         let bill = Bill::of_turn(turn);
         let source = pipeline.generate(turn, Kept::new(), findings).await;
         let source = source.map_err(|reject| fit::refused_later(model, reject, &request.cx))?;
@@ -177,7 +179,7 @@ fn defs(tools: &[ServerTool]) -> impl Iterator<Item = &ToolDef> {
 
 /// `kept` is held beside what the request holds itself.
 async fn generate(turn: Turn<'_>, mut kept: Kept) -> Result<Source, Reject> {
-    let Turn { model, request, tools, seeds } = turn;
+    let Turn { model, request, tools, seeds, bounds } = turn;
     let defs = defs(tools).cloned().collect();
     kept.extend(request.held.kept());
     let ask = Ask {
@@ -185,17 +187,13 @@ async fn generate(turn: Turn<'_>, mut kept: Kept) -> Result<Source, Reject> {
         chat: &request.chat,
         cx: &request.cx,
         seeds,
-        bounds: length_bounds(model, request),
+        bounds,
         charge: request.charge.as_ref(),
         tally: &request.tally,
         attempts: &request.attempts,
         seat: request.seat.as_ref(),
     };
     source(ask, defs, kept).await
-}
-
-fn length_bounds(model: &Model, request: &Request) -> LengthBounds {
-    LengthBounds::of_caller(&request.cx.caller.scope, &model.quota.load())
 }
 
 /// Tokens of an answer that nobody bounds, for what is set aside before an upstream is asked.
