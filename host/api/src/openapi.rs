@@ -142,7 +142,7 @@ fn can_fail(route: &Route, has_body: bool, kind: RejectKind) -> bool {
         }
         RejectKind::RequestTimeout | RejectKind::TooLarge | RejectKind::UnsupportedMedia => has_body,
         RejectKind::Conflict => route.method == Method::POST || matches!(route.access, Access::Admin(_)),
-        RejectKind::RateLimited => asks,
+        RejectKind::RateLimited => asks || matches!(route.access, Access::Keyed(Group::Memories, _)),
         RejectKind::BadUpstream | RejectKind::UpstreamTimeout => asks || login,
         RejectKind::MethodNotAllowed | RejectKind::ContentFilter => false,
     }

@@ -56,7 +56,7 @@ impl Gate {
         Self(Arc::new(Counters { limiter: Mutex::new(limiter), begun: Instant::now(), config, shared }))
     }
 
-    /// Counts a request for its caller's key, project, tenant and user: as one, of however many prompts.
+    /// Counts a request for its caller's key, project, tenant and user: as one, of however many prompts, or of none.
     pub(crate) async fn admit(&self, caller: &Caller, prompts: &[Metered<'_>]) -> Result<Hold, Reject> {
         let scope = &*caller.scope;
         let mut claims = Vec::new();
@@ -70,7 +70,7 @@ impl Gate {
             claims.push(Claim { subject: Subject::Tenant(caller.tenant.clone()), quota: &scope.tenant });
         }
         if scope.user.counts()
-            && let Some(user) = prompts.first().and_then(|prompt| user(caller, prompt.chat))
+            && let Some(user) = user(caller, prompts.first().map(|prompt| prompt.chat))
         {
             claims.push(Claim { subject: Subject::User(caller.tenant.clone(), user), quota: &scope.user });
         }
@@ -272,8 +272,9 @@ impl Drop for Held {
 }
 
 /// A pseudonym of the person who asks, where that is known.
-fn user(caller: &Caller, chat: &Chat) -> Option<u128> {
-    let name = end_user(caller, chat).filter(|name| !name.is_empty())?;
+fn user(caller: &Caller, chat: Option<&Chat>) -> Option<u128> {
+    let name = chat.map_or(caller.user.as_deref(), |chat| end_user(caller, chat));
+    let name = name.filter(|name| !name.is_empty())?;
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..16]);
     Some(u128::from_le_bytes(bytes))

@@ -107,6 +107,23 @@ async fn a_memory_that_fails_says_so_to_who_asks_what_it_knows() {
     }
 }
 
+/// They call plugins as an answer does, and so they count as one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_of_memories_counts_for_the_limits_of_its_caller() {
+    let limited = config("honest", "").replacen("tenant", "limits = { requests_per_minute = 1 }\ntenant", 2);
+    let gateway = Gateway::start(&limited).await;
+    let ask = async |key: &str| send(&gateway, Method::GET, "/v1/memories?q=x", key, None).await;
+    let ids = json!({"ids": ["own-honest/i0"]});
+    let forget = async |key: &str| send(&gateway, Method::POST, "/v1/memories/forget", key, Some(&ids)).await;
+    assert_eq!((ask("ann").await.status, forget("bob").await.status), (200, 200));
+    for refused in [ask("ann").await, forget("ann").await, ask("bob").await, forget("bob").await] {
+        assert_eq!((refused.status, refused.error().2), (429, json!("rate_limit_exceeded")));
+    }
+    for _ in 0..3 {
+        assert_eq!((ask("eve").await.status, forget("eve").await.status), (200, 200), "nothing bounds this one");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_badly_is_refused_by_its_name() {
     let gateway = Gateway::start(&config("honest", "")).await;

@@ -36,6 +36,12 @@ impl Pipeline {
         Ok(asked.into_iter().zip(books).map(|((chat, cx), books)| admitted(chat, cx, books, held())).collect())
     }
 
+    /// Lets in a request that is for no model: it has its place, and counts as one of no tokens, until this is dropped.
+    pub(super) async fn admit_alone(&self, cx: &RequestContext) -> Result<HeldLimits, Reject> {
+        let place = Arc::new(self.place(&cx.caller)?);
+        Ok(HeldLimits::new(place, self.gate.admit(&cx.caller, &[]).await?))
+    }
+
     /// A place for a request for `model`.
     fn enter(&self, model: &str, cx: &RequestContext) -> Result<Place, Reject> {
         if cx.hops > MAX_HOPS {
@@ -43,7 +49,11 @@ impl Pipeline {
             return Err(Reject::new(RejectKind::BadUpstream, Fault::Operator, message).code("gateway_loop"));
         }
         self.check_model(model, &cx.caller.scope)?;
-        self.admission.enter(&cx.caller).ok_or_else(|| {
+        self.place(&cx.caller)
+    }
+
+    fn place(&self, caller: &Caller) -> Result<Place, Reject> {
+        self.admission.enter(caller).ok_or_else(|| {
             let message = format!("the server has {} requests in work, its limit; try again", self.limits.max_inflight);
             Reject::unavailable(Fault::Operator, message, 1).code("overloaded")
         })

@@ -86,6 +86,7 @@ impl Pipeline {
     /// What each memory knows of the caller about a question, at most `limit` of each, for the caller alone: nothing is
     /// generated from it. A memory that fails is an error even where it is open: nothing known would be a wrong answer.
     pub async fn memories(&self, question: &str, limit: u32, cx: &RequestContext) -> Result<Vec<Memory>, Reject> {
+        let _held = self.admit_alone(cx).await?;
         let mut all = Vec::new();
         for MemoryStage { stage, .. } in self.memories_of(&cx.caller.scope) {
             let call = cx.call(false, stage.wall);
@@ -112,6 +113,7 @@ impl Pipeline {
             let message = format!("the memory `{}` is of a plugin that this caller may not use", stage.name);
             return Err(withheld("ids", message));
         }
+        let _held = self.admit_alone(cx).await?;
         let mut forgotten: u32 = 0;
         for (stage, own) in asked {
             let call = cx.call(false, stage.wall);
