@@ -366,6 +366,13 @@ fn retention<C: StageCall>(ctx: &CallContext) -> Retention {
     if C::STAGE.sees_content() { ctx.retention } else { Retention::Kept }
 }
 
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        self.core.registry.leave(Arc::clone(&self.pools));
+        self.core.sweeper.wake();
+    }
+}
+
 impl std::fmt::Debug for Plugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plugin").field("name", &self.name()).field("stages", &self.stages).finish_non_exhaustive()

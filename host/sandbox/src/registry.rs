@@ -36,6 +36,8 @@ pub(crate) struct Registry {
     max_idle: Duration,
     recycle_after: u32,
     pools: Mutex<Vec<Weak<Pools>>>,
+    /// Those of plugins that are gone, until the sweep drops them.
+    left: Mutex<Vec<Arc<Pools>>>,
     /// The most memory that one instance has had, for each name of plugins that are loaded.
     peaks: PerKey<String, AtomicUsize>,
 }
@@ -58,6 +60,7 @@ impl Registry {
             max_idle: config.max_idle,
             recycle_after: config.recycle_after_calls,
             pools: Mutex::default(),
+            left: Mutex::default(),
             peaks: PerKey::new(AtomicUsize::default),
         }
     }
@@ -65,6 +68,11 @@ impl Registry {
     /// Makes the idle instances of a new plugin known.
     pub(crate) fn enroll(&self, pools: &Arc<Pools>) {
         self.pools.lock().push(Arc::downgrade(pools));
+    }
+
+    /// Leaves the instances of a plugin that is gone to the sweep: whoever had it last may serve connections.
+    pub(crate) fn leave(&self, pools: Arc<Pools>) {
+        self.left.lock().push(pools);
     }
 
     /// The most memory that one instance has had of all plugins of that name: one that is loaded anew, or twice, goes on from
@@ -214,8 +222,18 @@ impl Registry {
             pools.all().iter().for_each(|pool| pool.drop_stale(now, self.max_idle, self.max_age));
             pools.forget_unused();
         }
+        self.drop_left();
         // Places of a plugin that is gone came free without a call.
         [Work::Compute, Work::Wait].into_iter().for_each(|work| self.relieve(work));
+    }
+
+    /// Drops what plugins have left that are gone.
+    pub(crate) fn drop_left(&self) {
+        let left = std::mem::take(&mut *self.left.lock());
+        // An answer that ends may have one of the pools for a moment more.
+        for pool in left.iter().flat_map(|pools| pools.all()) {
+            pool.drop_stale(Instant::now(), Duration::ZERO, Duration::ZERO);
+        }
     }
 
     /// Drops the instance that was idle longest, where as many are idle as are missing. Asked whenever a call ends while others
@@ -248,7 +266,7 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::plugin::Plugin;
-    use crate::plugin::tests::{by, load, registry};
+    use crate::plugin::tests::{by, core_of, load, registry};
     use crate::sandbox::Snapshot;
     use crate::slots::share_of;
     use std::pin::pin;
@@ -294,6 +312,34 @@ mod tests {
 
     fn is_warm(plugin: &Plugin, tenant: &str) -> bool {
         !plugin.pool(&by(tenant)).is_empty()
+    }
+
+    /// Here the sweep, which comes by once a second, stands still.
+    #[tokio::test]
+    async fn what_a_plugin_leaves_is_dropped_by_the_sweep_and_by_nobody_who_had_it() {
+        let plugin = load(2, Snapshot::Never).unwrap();
+        warm(&plugin, "a").await;
+        let core = core_of(&plugin);
+        let locked = core.registry.pools.lock();
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(plugin);
+        let left = core.registry.live_instances();
+        drop(locked);
+        assert_eq!(left, 1);
+        let until = in_a_minute();
+        while core.registry.live_instances() > 0 {
+            assert!(Instant::now() < until, "it is never dropped");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_left_of_a_sandbox_that_ends_with_its_last_plugin() {
+        let plugin = load(2, Snapshot::Never).unwrap();
+        warm(&plugin, "a").await;
+        let registry = Arc::downgrade(&core_of(&plugin).registry);
+        drop(plugin);
+        assert!(registry.upgrade().is_none());
     }
 
     #[tokio::test]

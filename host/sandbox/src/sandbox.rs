@@ -36,7 +36,7 @@ pub(crate) struct Core {
     pub(crate) cache: Cache,
     pub(crate) registry: Arc<Registry>,
     pub(crate) ticker: Ticker,
-    _sweeper: Sweeper,
+    pub(crate) sweeper: Sweeper,
     /// Bounds the guests that run while they are loaded: the pool has room for so many beside those that serve.
     pub(crate) trials: Semaphore,
     /// Of a plugin's folders one opening at once: one that hangs has no end.
@@ -149,7 +149,7 @@ impl Sandbox {
             cache,
             registry,
             ticker,
-            _sweeper: sweeper,
+            sweeper,
             trials,
             openings: PerKey::new(|| Semaphore::new(1)),
             pseudonym_key,

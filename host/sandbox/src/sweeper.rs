@@ -1,5 +1,6 @@
-//! Lets the pools drop what was idle or old for too long, once a second, on a thread of its own: to drop an interpreter's
-//! instance takes a millisecond, and a plugin may have hundreds. The clock of CPU limits (`ticker.rs`) waits for nothing.
+//! Lets the pools drop what was idle or old for too long, once a second, and what a plugin leaves that is gone, on a thread of its
+//! own: to drop an interpreter's instance takes a millisecond, and a plugin may have hundreds. The clock of CPU limits (`ticker.rs`)
+//! waits for nothing.
 
 use crate::registry::Registry;
 use std::sync::Arc;
@@ -25,8 +26,15 @@ impl Sweeper {
                 std::thread::park_timeout(EVERY);
                 registry.sweep(Instant::now());
             }
+            // It has the last of these, which have it: nobody else ends that.
+            registry.drop_left();
         })?;
         Ok(Self { stop, handle: Some(handle) })
+    }
+
+    /// It comes by at once.
+    pub(crate) fn wake(&self) {
+        self.handle.iter().for_each(|handle| handle.thread().unpark());
     }
 }
 

@@ -16,6 +16,10 @@ pub(crate) fn registry(plugin: &Plugin) -> &Registry {
     &plugin.core.registry
 }
 
+pub(crate) fn core_of(plugin: &Plugin) -> Arc<Core> {
+    Arc::clone(&plugin.core)
+}
+
 /// What it was loaded in, and as.
 pub(crate) fn parts(plugin: &Plugin) -> (&Core, &Arc<Blueprint>) {
     (&plugin.core, &plugin.blueprint)
