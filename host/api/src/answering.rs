@@ -70,11 +70,11 @@ pub(crate) struct Answered {
 impl Answering {
     /// Asks for an answer; nothing happens before somebody waits for it. It needs nobody's request: who waits may change.
     pub(crate) fn asking(&self, chat: Chat, context: RequestContext) -> Asking {
-        let (api, aborted) = (Arc::clone(&self.api), context.aborted.clone());
+        let (api, answers, aborted) = (Arc::clone(&self.api), Arc::clone(&context.answers), context.aborted.clone());
         let context = RequestContext { notebook: Some(self.notebook.clone()), ..context };
         Box::pin(async move {
             tokio::select! {
-                reply = api.service.chat(chat, context) => reply,
+                reply = answers.chat(chat, context) => reply,
                 reject = aborted.by_stopping(&api.phase.cutting) => Err(reject),
             }
         })

@@ -4,6 +4,7 @@
 //!
 //! Without any of them the server serves its own machine (`local.rs`).
 
+use crate::backend::{Answers, Nothing};
 use crate::credential::{self, unauthenticated};
 use crate::error::ApiError;
 use crate::grant::{CertificateGrant, Grant, GrantTokens, agreed, choose_project, no_project};
@@ -66,42 +67,77 @@ pub(crate) struct Shown<'a> {
     pub(crate) certificate: Option<&'a Certificate>,
 }
 
-/// The keys that are valid now. Clones are the same: what one is given, all have.
+/// Who is let in now, and what answers them. Clones are the same: what one is given, all have.
+///
+/// Both are one: what a caller may have is said by the names that a config gives its stages, and with the stages of another it
+/// would have what neither of the two lets it.
 #[derive(Clone)]
-pub struct SharedAuth(Arc<ArcSwap<Auth>>);
+pub struct SharedAuth(Arc<ArcSwap<Open>>);
+
+struct Open {
+    auth: Arc<Auth>,
+    answers: Arc<dyn Answers>,
+}
 
 impl From<Auth> for SharedAuth {
+    /// Nothing answers yet.
     fn from(auth: Auth) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(auth)))
+        Self(Arc::new(ArcSwap::from_pointee(Open { auth: Arc::new(auth), answers: Arc::new(Nothing) })))
     }
 }
 
 impl SharedAuth {
     /// New requests are asked for other keys; those that run have been let in.
     pub fn replace(&self, auth: Auth) {
-        self.0.store(Arc::new(auth));
+        let auth = Arc::new(auth);
+        self.0.rcu(|open| Open { auth: Arc::clone(&auth), answers: Arc::clone(&open.answers) });
+    }
+
+    /// The same requests are answered by something else.
+    pub fn answer_by(&self, answers: Arc<dyn Answers>) {
+        self.0.rcu(|open| Open { auth: Arc::clone(&open.auth), answers: Arc::clone(&answers) });
+    }
+
+    /// New requests are asked for other keys and answered by something else; those that were let in go on with what they have.
+    pub fn replace_both(&self, auth: Auth, answers: Arc<dyn Answers>) {
+        self.0.store(Arc::new(Open { auth: Arc::new(auth), answers }));
     }
 
     /// As [`Auth::is_local_only`], by the keys that are valid at this moment.
     pub fn is_local_only(&self) -> bool {
-        self.0.load().is_local_only()
+        self.0.load().auth.is_local_only()
     }
 
     /// The issuers of now, whose keys the next ones may go on with.
     pub fn issuers(&self) -> Arc<Issuers> {
-        self.0.load().tokens.as_ref().map(|(issuers, _)| Arc::clone(issuers)).unwrap_or_default()
+        self.0.load().auth.tokens.as_ref().map(|(issuers, _)| Arc::clone(issuers)).unwrap_or_default()
     }
 
     pub(crate) fn load(&self) -> Arc<Auth> {
-        self.0.load_full()
+        Arc::clone(&self.0.load().auth)
     }
 
-    /// The caller of a request to `route`. Waits only for the keys of an issuer whose token it is.
-    pub(crate) async fn caller(&self, route: &Route, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
-        let by_key = self.0.load().by_key(route, shown);
+    /// What answers whom nobody is asked to let in.
+    pub(crate) fn answers(&self) -> Arc<dyn Answers> {
+        Arc::clone(&self.0.load().answers)
+    }
+
+    /// The caller of a request to `route`, and what answers it. Waits only for the keys of an issuer whose token it is.
+    pub(crate) async fn caller(
+        &self,
+        route: &Route,
+        shown: &Shown<'_>,
+    ) -> Result<(Arc<Caller>, Arc<dyn Answers>), Reject> {
+        let by_key = {
+            let open = self.0.load();
+            open.auth.by_key(route, shown).map(|caller| caller.map(|caller| (caller, Arc::clone(&open.answers))))
+        };
         match by_key {
-            Some(caller) => caller,
-            None => self.load().caller(route, shown).await,
+            Some(found) => found,
+            None => {
+                let open = self.0.load_full();
+                Ok((open.auth.caller(route, shown).await?, Arc::clone(&open.answers)))
+            }
         }
     }
 }

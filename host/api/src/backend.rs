@@ -4,6 +4,7 @@ use crate::administration::Administration;
 use crate::error;
 use bytes::Bytes;
 use std::any::Any;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -19,8 +20,9 @@ use tokio_util::sync::CancellationToken;
 /// A future that is not named.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What answers requests.
-pub trait Service: Send + Sync + 'static {
+/// What answers requests: the models and the stages of one config. Who asks something of it may do so for as long as it has it,
+/// whatever is configured meanwhile.
+pub trait Answers: fmt::Debug + Send + Sync + 'static {
     /// Begins an answer. An error here has its own HTTP status; one within the reply may have to travel in a
     /// stream that has begun. Dropping the future stops the work.
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>>;
@@ -53,11 +55,25 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
-    /// Makes memories of the caller forget, by the ids that [`Service::memories`] gave; says how many were there.
+    /// Makes memories of the caller forget, by the ids that [`Answers::memories`] gave; says how many were there.
     fn forget<'a>(&'a self, _ids: &'a [String], _cx: RequestContext) -> BoxFuture<'a, Result<u32, Reject>> {
         Box::pin(std::future::ready(Ok(0)))
     }
+}
 
+/// Stands where something will answer, before anybody is let in.
+#[derive(Debug)]
+pub(crate) struct Nothing;
+
+impl Answers for Nothing {
+    fn chat(&self, _chat: Chat, _cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
+        let reject = Reject::unavailable(Fault::Operator, "the server starts; try again in a second", 1);
+        Box::pin(std::future::ready(Err(reject)))
+    }
+}
+
+/// What requests are not answered by, and what is about the server itself.
+pub trait Service: Send + Sync + 'static {
     /// The models that `caller` may name.
     fn models(&self, caller: &Caller) -> Vec<ModelCard>;
 
@@ -111,6 +127,8 @@ pub struct RequestContext {
     pub generation: Arc<str>,
     /// The authenticated caller.
     pub caller: Arc<Caller>,
+    /// What answers it: of the config by which its caller was let in.
+    pub answers: Arc<dyn Answers>,
     /// Whether something of its content may be kept.
     pub retention: Retention,
     /// Gateways of this kind that the request came through before.
@@ -159,8 +177,8 @@ pub struct History(pub LoadHistory);
 /// Takes the messages of a request and gives them with those before.
 pub type LoadHistory = Arc<dyn Fn(Vec<Message>) -> BoxFuture<'static, Result<Transcript, Reject>> + Send + Sync>;
 
-impl std::fmt::Debug for History {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("History")
     }
 }

@@ -204,12 +204,14 @@ async fn ask(api: &Api, kept: &Kept, task: Ask<'_>) -> Result<String, Reject> {
     let context = RequestContext {
         generation: format!("{kind}-{}", ids::secret()?).into(),
         caller: Arc::new(server_for(&kept.context.caller)),
+        answers: api.auth.answers(),
         history: None,
         notebook: None,
         aborted: Aborted::default(),
         ..kept.context.clone()
     };
-    Ok(api.service.write_aside(chat, context).await?.trim().to_owned())
+    let answers = Arc::clone(&context.answers);
+    Ok(answers.write_aside(chat, context).await?.trim().to_owned())
 }
 
 /// What a model is to write.

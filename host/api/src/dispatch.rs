@@ -2,6 +2,7 @@
 //! OpenAI's shape.
 
 use crate::auth::Shown;
+use crate::backend::Answers;
 use crate::body::{Body, Response};
 use crate::check;
 use crate::credential;
@@ -101,8 +102,8 @@ impl Dispatch {
         };
         record.route = route.path;
         let host = checked_head(route, &request);
-        let caller = match self.caller(route, request.headers(), host).await {
-            Ok(caller) => caller,
+        let (caller, answers) = match self.caller(route, request.headers(), host).await {
+            Ok(found) => found,
             Err(error) => return reject(&error, record),
         };
         record.caller = Some(Arc::clone(&caller));
@@ -110,7 +111,8 @@ impl Dispatch {
         let once = idempotency::is_asked(request.method(), request.headers());
         let request = request.map(|body| Inbound::Arriving(body, self.activity));
         let (made, may_stream) = (None, Ok(()));
-        let exchange = Exchange { api, request_id, unique, caller, peer, rest, request, cutting, made, may_stream };
+        let exchange =
+            Exchange { api, request_id, unique, caller, answers, peer, rest, request, cutting, made, may_stream };
         // Boxed, so that requests without a key do not carry its size.
         let answer = if once { Box::pin(idempotency::once(route, exchange)) } else { (route.handler)(exchange) };
         match answer.await {
@@ -124,17 +126,17 @@ impl Dispatch {
         }
     }
 
-    /// Before the body is read, so that nobody without a key makes the server hold anything. `host` is what the head of
-    /// the request was found to name.
+    /// Before the body is read, so that nobody without a key makes the server hold anything; with what answers the caller then.
+    /// `host` is what the head of the request was found to name.
     async fn caller(
         &self,
         route: &Route,
         headers: &HeaderMap,
         host: Result<String, Reject>,
-    ) -> Result<Arc<Caller>, Reject> {
+    ) -> Result<(Arc<Caller>, Arc<dyn Answers>), Reject> {
         let host = host?;
         if route.access.is_open() {
-            return Ok(Arc::new(Caller::nobody()));
+            return Ok((Arc::new(Caller::nobody()), self.api.auth.answers()));
         }
         let shown = Shown {
             method: &route.method,

@@ -1,7 +1,7 @@
 //! What an endpoint gets.
 
 use crate::administration::Administration;
-use crate::backend::{Aborted, RequestContext};
+use crate::backend::{Aborted, Answers, RequestContext};
 use crate::body::{Body, Response};
 use crate::ids;
 use crate::kept::store_failed;
@@ -29,6 +29,8 @@ pub(crate) struct Exchange {
     /// Becomes part of the answer's own id.
     pub(crate) unique: String,
     pub(crate) caller: Arc<Caller>,
+    /// Of the config by which the caller was let in, however long the body takes to come.
+    pub(crate) answers: Arc<dyn Answers>,
     pub(crate) peer: SocketAddr,
     /// What stands for the `{}` and `*` of the route's path, joined by slashes.
     pub(crate) rest: String,
@@ -63,6 +65,7 @@ impl Exchange {
             request_id: self.request_id.clone(),
             generation: self.unique.as_str().into(),
             caller: Arc::clone(&self.caller),
+            answers: Arc::clone(&self.answers),
             retention: self.caller.scope.retention,
             hops: hops.unwrap_or(0),
             history: None,

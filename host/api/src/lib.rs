@@ -1,5 +1,5 @@
 //! HTTP: listeners, connections, routes, endpoints, errors. Knows nothing of models; what is behind it is a
-//! [`Service`].
+//! [`Service`], and what answers requests [`Answers`].
 //!
 //! The path of a request: `server.rs` accepts, `connection.rs` speaks TLS and HTTP over a [`socket`] that bounds
 //! every wait (what never becomes a request is answered by `last_words.rs`), `dispatch.rs` gives the request its id,
@@ -55,7 +55,7 @@ mod uri;
 pub use administration::{Administration, MemberChange, ProjectPage};
 pub use auth::{ApiKey, Auth, SharedAuth};
 pub use backend::{
-    Aborted, BoxFuture, Embedded, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store,
+    Aborted, Answers, BoxFuture, Embedded, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store,
 };
 pub use behind::{Behind, Summaries, Titles};
 pub use error::ApiError;

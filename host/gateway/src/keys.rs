@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use shut_out::ShutOut;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tidegate_api::{SharedAuth, store_failed};
+use tidegate_api::{Answers, Auth, SharedAuth, store_failed};
 use tidegate_store::{Added, Ended, KeptKey, KeptProject, Keys, Projects};
 use tidegate_types::clock::{millis, unix_ms};
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
@@ -56,7 +56,8 @@ impl KeyDesk {
         let taken = Taken { config: config.clone(), kept: keys.all().await?, projects: projects.all().await? };
         taken.shut_out().warn();
         let desk = Self { keys, projects, auth, taken: Mutex::new(taken.clone()), turn: tokio::sync::Mutex::default() };
-        desk.take(taken, books).await?;
+        let auth = desk.take(taken, books).await?;
+        desk.auth.replace(auth);
         Ok(desk)
     }
 
@@ -71,30 +72,32 @@ impl KeyDesk {
         whole.deserted()
     }
 
-    /// Takes a changed config, and what was `loaded` of it, with the keys that are kept; gives those that let nobody in for it.
+    /// Takes a changed config, what was `loaded` of it and what `answers` by that, with the keys that are kept; gives those that let
+    /// nobody in for it.
     pub(crate) async fn reload(
         &self,
         config: &Config,
         loaded: PipelineConfig,
+        answers: Arc<dyn Answers>,
         books: &Books,
     ) -> anyhow::Result<ShutOut> {
         let _turn = self.turn.lock().await;
         let config = Config { pipeline: Some(loaded), ..config.clone() };
         let taken = Taken { config, ..self.lock().clone() };
         let shut_out = taken.shut_out();
-        self.take(taken, books).await?;
+        let auth = self.take(taken, books).await?;
+        self.auth.replace_both(auth, answers);
         shut_out.warn();
         Ok(shut_out)
     }
 
-    /// Whoever calls this has the turn, or is the only one there.
-    async fn take(&self, taken: Taken, books: &Books) -> anyhow::Result<()> {
+    /// Gives what lets in who may come by that. Whoever calls this has the turn, or is the only one there.
+    async fn take(&self, taken: Taken, books: &Books) -> anyhow::Result<Auth> {
         let all = taken.whole();
         let auth = callers::auth(&all, &self.auth.issuers(), Some(&books.db))?;
         books.replace(&all).await?;
         *self.lock() = taken;
-        self.auth.replace(auth);
-        Ok(())
+        Ok(auth)
     }
 
     /// Takes what the store has now, where that is something else.
@@ -109,7 +112,9 @@ impl KeyDesk {
             false => {
                 let now = Taken { kept, projects, ..before.clone() };
                 self.let_go(&before, &now, books)?;
-                self.take(now, books).await
+                let auth = self.take(now, books).await?;
+                self.auth.replace(auth);
+                Ok(())
             }
         }
     }

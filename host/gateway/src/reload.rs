@@ -1,6 +1,6 @@
 //! Taking a changed config and changed plugin files while requests run. What is new is loaded and checked aside, then
-//! swapped in whole; requests that run finish on what they began with. What cannot be used is refused with its reason,
-//! and the old goes on.
+//! swapped in whole, who is let in together with what answers them; requests that run finish on what they began with. What cannot
+//! be used is refused with its reason, and the old goes on.
 //!
 //! What can change is the pipeline (its stages, their components, configs, grants and limits), whose plugins are trusted,
 //! the keys, the issuers of tokens, what tenants may, the limits, budgets and prices of keys, tenants and models, and what is in
@@ -18,7 +18,7 @@ use crate::callers;
 use crate::config::{Config, Seen, StageConfig};
 use crate::keys::ShutOut;
 use crate::listen;
-use crate::service::PipelineService;
+use crate::service::{PipelineAnswers, PipelineService};
 use anyhow::Context;
 use metrics::counter;
 use restart::check_restart;
@@ -199,16 +199,18 @@ impl Reloader {
         step.is("it takes what was loaded, and asks the store".into());
         let service = self.service.upgrade().context("the server has stopped")?;
         assemble::check_default_route(&service.pipeline(), &stages)?;
-        let (store, max_tool_turns) = (service.desk().ok(), loaded.max_tool_turns);
+        let pipeline = service.pipeline().with_stages(stages, loaded.max_tool_turns);
+        let answers = Arc::new(PipelineAnswers(Arc::clone(&pipeline)));
+        let store = service.desk().ok();
         let shut_out = match store {
-            Some((desk, books)) => desk.reload(&config, loaded, books).await?,
-            None => ShutOut::default(),
+            Some((desk, books)) => desk.reload(&config, loaded, answers, books).await?,
+            None => {
+                self.auth.replace_both(auth, answers);
+                ShutOut::default()
+            }
         };
-        service.replace_stages(stages, max_tool_turns);
+        service.replace(pipeline);
         service.replace_quotas(&config.models);
-        if store.is_none() {
-            self.auth.replace(auth);
-        }
         if let (Some(tls), Some(renewed)) = (&self.tls, &renewed) {
             tls.replace(renewed);
         }

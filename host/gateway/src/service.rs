@@ -1,27 +1,25 @@
-//! What `api` asks for, answered by the pipeline.
+//! What `api` asks for. Requests are answered by `service/answers.rs`.
+
+mod answers;
 
 use crate::books::Books;
 use crate::config::ModelConfig;
 use crate::keys::KeyDesk;
 use crate::observe::Metrics;
 use crate::reload::{self, Reloader};
+pub(crate) use answers::PipelineAnswers;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-use std::time::Instant;
-use tidegate_api::{
-    Administration, BoxFuture, Embedded, Events, ModelCard, ModelPricing, Reply, ReplyEvent, RequestContext, Service,
-    store_failed,
-};
+use tidegate_api::{Administration, BoxFuture, ModelCard, ModelPricing, Service, store_failed};
 use tidegate_ledger::{CallPrices, Price};
-use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline, Stages};
+use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline};
 use tidegate_store::{Usage, UsageQuery, UsageSum};
 use tidegate_text::ToolFormat;
 use tidegate_turns::Owner;
-use tidegate_types::{Caller, Chat, EmbedRequest, Fault, Memory, ROUTED_MODEL, Reject, RejectKind};
+use tidegate_types::{Caller, Fault, ROUTED_MODEL, Reject, RejectKind};
 
-/// The pipeline behind the HTTP side.
+/// What is behind the HTTP side beside the answers.
 pub(crate) struct PipelineService {
     pipeline: ArcSwap<Pipeline>,
     reloader: OnceLock<Arc<Reloader>>,
@@ -46,14 +44,14 @@ impl PipelineService {
         let _ = self.reloader.set(reloader);
     }
 
-    /// What answers new requests.
+    /// The one that answers new requests.
     pub(crate) fn pipeline(&self) -> Arc<Pipeline> {
         self.pipeline.load_full()
     }
 
-    /// New requests go through other stages; those that run finish as they began.
-    pub(crate) fn replace_stages(&self, stages: Stages, max_tool_turns: u32) {
-        self.pipeline.store(self.pipeline.load().with_stages(stages, max_tool_turns));
+    /// From now on this one answers new requests.
+    pub(crate) fn replace(&self, pipeline: Arc<Pipeline>) {
+        self.pipeline.store(pipeline);
     }
 
     /// Models get the limits of their entries; what was counted goes on counting.
@@ -90,62 +88,6 @@ impl PipelineService {
 }
 
 impl Service for PipelineService {
-    fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
-        Box::pin(async move {
-            let (pipeline, aborted) = (self.pipeline.load_full(), cx.aborted.clone());
-            if chat.num_prompts() > 1 {
-                let mut replies = pipeline.answer_each(chat, for_pipeline(cx)).await?;
-                return Ok(Reply {
-                    model: std::mem::take(&mut replies.model),
-                    headers: std::mem::take(&mut replies.headers),
-                    allowances: replies.allowances,
-                    citations: Vec::new(),
-                    aborted,
-                    events: Box::new(PipelineReplies(replies)),
-                });
-            }
-            let mut reply = pipeline.answer(chat, for_pipeline(cx)).await?;
-            Ok(Reply {
-                model: std::mem::take(&mut reply.model),
-                headers: std::mem::take(&mut reply.headers),
-                allowances: reply.allowances,
-                citations: std::mem::take(&mut reply.citations),
-                aborted,
-                events: Box::new(PipelineReply(reply)),
-            })
-        })
-    }
-
-    fn embed(
-        &self,
-        asked: EmbedRequest,
-        most_numbers: usize,
-        cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Embedded, Reject>> {
-        Box::pin(async move {
-            let embedded = self.pipeline.load_full().embed(asked, most_numbers, for_pipeline(cx)).await?;
-            let tidegate_pipeline::Embedded { model, made, allowances, room } = embedded;
-            Ok(Embedded { model, made, allowances, held: Box::new(room) })
-        })
-    }
-
-    fn write_aside(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<String, Reject>> {
-        Box::pin(async move { self.pipeline.load_full().write_aside(chat, for_pipeline(cx)).await })
-    }
-
-    fn memories<'a>(
-        &'a self,
-        question: &'a str,
-        limit: u32,
-        cx: RequestContext,
-    ) -> BoxFuture<'a, Result<Vec<Memory>, Reject>> {
-        Box::pin(async move { self.pipeline.load_full().memories(question, limit, &for_pipeline(cx)).await })
-    }
-
-    fn forget<'a>(&'a self, ids: &'a [String], cx: RequestContext) -> BoxFuture<'a, Result<u32, Reject>> {
-        Box::pin(async move { self.pipeline.load_full().forget(ids, &for_pipeline(cx)).await })
-    }
-
     fn models(&self, caller: &Caller) -> Vec<ModelCard> {
         let (pipeline, scope) = (self.pipeline.load(), &caller.scope);
         let allowed = pipeline.models().iter().filter(|model| scope.allows(&model.name));
@@ -238,24 +180,6 @@ impl Service for PipelineService {
     }
 }
 
-fn for_pipeline(cx: RequestContext) -> tidegate_pipeline::RequestContext {
-    let RequestContext { request_id, generation, caller, retention, hops, history, notebook, aborted } = cx;
-    let history = history.map(|history| tidegate_pipeline::History(history.0));
-    let began = Instant::now();
-    let aborted = aborted.shared();
-    tidegate_pipeline::RequestContext {
-        request_id,
-        generation,
-        began,
-        caller,
-        retention,
-        hops,
-        history,
-        notebook,
-        aborted,
-    }
-}
-
 fn card(model: &Model) -> ModelCard {
     let owned_by = match &model.backend {
         ModelBackend::Engine(_) => "tidegate".to_owned(),
@@ -284,29 +208,4 @@ fn capabilities(backend: &ModelBackend) -> Vec<&'static str> {
         ("logprobs", true),
     ];
     all.into_iter().filter_map(|(name, can)| can.then_some(name)).collect()
-}
-
-struct PipelineReply(tidegate_pipeline::Reply);
-
-impl Events for PipelineReply {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Reject>>> {
-        self.0.poll_next(cx).map(|event| event.map(|event| event.map(for_api)))
-    }
-}
-
-/// Of a completion of several prompts.
-struct PipelineReplies(tidegate_pipeline::Replies);
-
-impl Events for PipelineReplies {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Reject>>> {
-        self.0.poll_next(cx).map(|event| event.map(|event| event.map(for_api)))
-    }
-}
-
-fn for_api(event: tidegate_pipeline::ReplyEvent) -> ReplyEvent {
-    match event {
-        tidegate_pipeline::ReplyEvent::Delta(delta) => ReplyEvent::Delta(delta),
-        tidegate_pipeline::ReplyEvent::Usage(usage) => ReplyEvent::Usage(usage),
-        tidegate_pipeline::ReplyEvent::Uncited => ReplyEvent::Uncited,
-    }
 }

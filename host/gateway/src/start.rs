@@ -12,7 +12,7 @@ use crate::observe;
 use crate::outside::InStore;
 use crate::reload::Reloader;
 use crate::serve::Running;
-use crate::service::PipelineService;
+use crate::service::{PipelineAnswers, PipelineService};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +40,7 @@ async fn run(config: Config) -> anyhow::Result<Running> {
     }
     let keeping = lasting.books.as_ref().map(|books| Keeping::new(&config, books.db.clone())).transpose()?;
     let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), lasting.books.clone(), metrics.clone()));
+    lasting.auth.answer_by(Arc::new(PipelineAnswers(Arc::clone(&pipeline))));
     let (auth, certificate) = (lasting.auth.clone(), bound.certificate.clone());
     let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth, certificate));
     service.set_reloader(Arc::clone(&reloader));

@@ -1,5 +1,6 @@
 //! Config and plugins that change while requests run.
 
+mod arriving;
 mod running;
 mod stalled;
 

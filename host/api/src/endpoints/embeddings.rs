@@ -15,10 +15,10 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let (asked, encoding) = exchange.read(parse_embeddings).await?;
     let context = exchange.context();
     let retention = context.retention;
-    let (Exchange { api, cutting, .. }, aborted) = (exchange, context.aborted.clone());
+    let (Exchange { api, answers, cutting, .. }, aborted) = (exchange, context.aborted.clone());
     let most = encoding.most_numbers(api.limits.max_answer_bytes);
     let Embedded { model, made, allowances, held } = tokio::select! {
-        made = api.service.embed(asked, most, context) => made?,
+        made = answers.embed(asked, most, context) => made?,
         reject = aborted.by_stopping(&cutting) => return Err(reject),
     };
     let mut response = json(written(model, made, encoding).await?);

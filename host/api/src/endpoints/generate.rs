@@ -45,9 +45,9 @@ pub(crate) async fn answer(
         may_stream?;
     }
     let log = resumable.then(|| api.streams.open(&*caller).map_err(full)).transpose()?;
-    let aborted = context.aborted.clone();
+    let (answers, aborted) = (Arc::clone(&context.answers), context.aborted.clone());
     let mut reply = tokio::select! {
-        reply = api.service.chat(chat, context) => reply?,
+        reply = answers.chat(chat, context) => reply?,
         reject = aborted.clone().by_stopping(&cutting) => return Err(reject),
     };
     head.model.clone_from(&reply.model);

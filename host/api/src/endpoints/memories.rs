@@ -21,12 +21,12 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     let Some(limit) = limit.filter(|limit| (1..=MOST).contains(limit)) else {
         return Err(invalid("limit", &format!("`limit` must be from 1 to {MOST}")));
     };
-    let known = exchange.api.service.memories(question, limit, exchange.context()).await?;
+    let known = exchange.answers.memories(question, limit, exchange.context()).await?;
     Ok(json(wire::list_body(&known)))
 }
 
 /// `POST /v1/memories/forget`, with the ids that `list` gave.
 pub(crate) async fn forget(mut exchange: Exchange) -> Result<Response, Reject> {
     let ids = exchange.read(wire::parse_forget).await?;
-    Ok(json(wire::forgotten_body(exchange.api.service.forget(&ids, exchange.context()).await?)))
+    Ok(json(wire::forgotten_body(exchange.answers.forget(&ids, exchange.context()).await?)))
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tidegate_api::{
-    Api, ApiKey, Auth, Behind, BoxFuture, Door, Embedded, Events, Kept, Lanes, Limits, Listener, ModelCard, Reply,
-    ReplyEvent, RequestContext, Server, Service, Tls, serve,
+    Answers, Api, ApiKey, Auth, Behind, BoxFuture, Door, Embedded, Events, Kept, Lanes, Limits, Listener, ModelCard,
+    Reply, ReplyEvent, RequestContext, Server, Service, SharedAuth, Tls, serve,
 };
 use tidegate_store::{Conversations, Db, Place};
 use tidegate_types::{
@@ -23,6 +23,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc};
 
 /// What the fake service was asked, and what became of it.
+#[derive(Debug)]
 pub struct Fake {
     pub asked: mpsc::Sender<(Chat, RequestContext)>,
     pub begun: Notify,
@@ -114,11 +115,12 @@ impl Events for Script {
 }
 
 /// The service is shared with the test, so it is implemented for a wrapper.
+#[derive(Debug)]
 pub struct FakeService(pub Arc<Fake>);
 
 type Answer<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Reply, Reject>> + Send + 'a>>;
 
-impl Service for FakeService {
+impl Answers for FakeService {
     fn chat(&self, chat: Chat, cx: RequestContext) -> Answer<'_> {
         let fake = self.0.clone();
         Box::pin(async move {
@@ -179,7 +181,9 @@ impl Service for FakeService {
         let embedded = Embedded { model: asked.model, made, allowances: Allowances::default(), held };
         Box::pin(std::future::ready(Ok(embedded)))
     }
+}
 
+impl Service for FakeService {
     fn models(&self, caller: &Caller) -> Vec<ModelCard> {
         let card = |id: &str| ModelCard {
             id: id.into(),
@@ -244,8 +248,10 @@ fn start_with(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>, kept: Option<
     });
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), tls, Door::Every).unwrap();
     let address = listener.address();
-    let (auth, lanes) = (Auth::new(keys, Caller::local()).unwrap(), Arc::new(Lanes::start(2).unwrap()));
-    let api = Api::new(Arc::new(FakeService(fake.clone())), auth, limits, lanes).with_kept(kept);
+    let (service, lanes) = (Arc::new(FakeService(fake.clone())), Arc::new(Lanes::start(2).unwrap()));
+    let auth = SharedAuth::from(Auth::new(keys, Caller::local()).unwrap());
+    auth.answer_by(service.clone());
+    let api = Api::new(service, auth, limits, lanes).with_kept(kept);
     Running { address, fake, asked, gate, server: serve(vec![listener], api).unwrap() }
 }
 

@@ -64,9 +64,9 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     }
     asked.chat.stream = stream;
     let log = if is_told { Some(OwnLog::open(&api, &caller, name, claimed)?) } else { None };
-    let aborted = context.aborted.clone();
+    let (answers, aborted) = (Arc::clone(&context.answers), context.aborted.clone());
     let reply = tokio::select! {
-        reply = api.service.chat(asked.chat, context) => reply,
+        reply = answers.chat(asked.chat, context) => reply,
         reject = aborted.by_stopping(&api.phase.cutting) => Err(reject),
     };
     let reply = match reply {
