@@ -1,8 +1,8 @@
 //! What the program carries: the starter model, the shipped plugins, and the pipeline that uses them.
 
 use anyhow::Context;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Name of the bundled model.
 pub const STARTER_NAME: &str = "tidegate-starter";
@@ -80,21 +80,40 @@ fn is_whole(folder: &Path) -> bool {
 /// put there meanwhile serves as well.
 fn unpack(cache: &Path, folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(cache)?;
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let aside = cache.join(format!("starter-{}-{count}.tmp", std::process::id()));
-    std::fs::create_dir_all(&aside)?;
-    for (name, content) in STARTER {
-        std::fs::write(aside.join(name), content)?;
+    let aside = beside(cache)?;
+    let put = fill(&aside).and_then(|()| put(&aside, folder));
+    if put.is_err() {
+        std::fs::remove_dir_all(&aside)?;
     }
+    if is_whole(folder) {
+        return Ok(());
+    }
+    put?;
+    anyhow::bail!("another process has changed it meanwhile")
+}
+
+/// A new folder, which nobody else writes to. Processes of several containers have one number.
+fn beside(cache: &Path) -> std::io::Result<PathBuf> {
+    let process = std::process::id();
+    let mut number = 0_u64;
+    loop {
+        let aside = cache.join(format!("starter-{process}-{number}.tmp"));
+        match std::fs::create_dir(&aside) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            made => return made.map(|()| aside),
+        }
+    }
+}
+
+fn fill(aside: &Path) -> std::io::Result<()> {
+    STARTER.iter().try_for_each(|(name, content)| std::fs::write(aside.join(name), content))
+}
+
+fn put(aside: &Path, folder: &Path) -> std::io::Result<()> {
     if folder.exists() && !is_whole(folder) {
         std::fs::remove_dir_all(folder)?;
     }
-    let renamed = std::fs::rename(&aside, folder);
-    if renamed.is_err() {
-        std::fs::remove_dir_all(&aside)?;
-    }
-    if is_whole(folder) { Ok(()) } else { renamed.map_err(Into::into) }
+    std::fs::rename(aside, folder)
 }
 
 #[cfg(test)]
@@ -118,6 +137,33 @@ mod tests {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| starter_folder(cache.path()).unwrap())).collect();
             threads.into_iter().for_each(|thread| assert!(is_whole(&thread.join().unwrap())));
         });
+        assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
+    }
+
+    /// As those of another container whose processes have the same numbers.
+    #[test]
+    fn what_another_process_still_unpacks_is_left_to_it() {
+        let cache = tempfile::tempdir().unwrap();
+        let process = std::process::id();
+        let theirs: Vec<_> = (0..64).map(|n| cache.path().join(format!("starter-{process}-{n}.tmp"))).collect();
+        for aside in &theirs {
+            std::fs::create_dir(aside).unwrap();
+            std::fs::write(aside.join("model.safetensors"), "half").unwrap();
+        }
+        assert!(is_whole(&starter_folder(cache.path()).unwrap()));
+        for aside in &theirs {
+            assert_eq!(std::fs::read(aside.join("model.safetensors")).unwrap(), b"half");
+            assert_eq!(std::fs::read_dir(aside).unwrap().count(), 1);
+        }
+        assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 65);
+    }
+
+    #[test]
+    fn what_cannot_be_put_in_its_place_leaves_nothing_beside_it() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = cache.path().join("starter");
+        std::fs::write(&folder, "a file").unwrap();
+        unpack(cache.path(), &folder).unwrap_err();
         assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
     }
 
