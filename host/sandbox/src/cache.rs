@@ -13,7 +13,6 @@ use std::fs;
 use std::hash::Hash;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -120,20 +119,26 @@ fn revive(engine: &Engine, code: &[u8], path: &Path) -> Option<Component> {
 }
 
 fn write_aside(dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) -> io::Result<()> {
-    let aside = part(dir, &key.to_string());
-    let written = folder::create_own(&aside).and_then(|mut file| {
-        file.write_all(blake3::keyed_hash(key.as_bytes(), code).as_bytes())?;
-        file.write_all(code)
-    });
+    let (mut file, aside) = part(dir, &key.to_string(), folder::create_own)?;
+    let written =
+        file.write_all(blake3::keyed_hash(key.as_bytes(), code).as_bytes()).and_then(|()| file.write_all(code));
     written.and_then(|()| fs::rename(&aside, path)).inspect_err(|_| {
         let _ = fs::remove_file(&aside);
     })
 }
 
-/// A name that no other file has, of one that is not whole yet.
-fn part(dir: &Path, of: &str) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    dir.join(format!("{of}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
+/// A new file, for what is not whole yet. `make` fails where there is one of that name, be it another process's: those of
+/// several containers have one number.
+fn part(dir: &Path, of: &str, make: impl Fn(&Path) -> io::Result<fs::File>) -> io::Result<(fs::File, PathBuf)> {
+    let process = std::process::id();
+    let mut number = 0_u64;
+    loop {
+        let path = dir.join(format!("{of}.{process}.{number}.part"));
+        match make(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            made => return made.map(|file| (file, path)),
+        }
+    }
 }
 
 /// Files that are not whole are no one's after this time; until then another process writes them.
@@ -194,6 +199,25 @@ mod tests {
             .map(|(name, age)| made(dir.path(), name, Duration::from_secs(age)));
         trim(dir.path(), &keep, 10).unwrap();
         assert_eq!([keep, young, old, stale].map(|path| path.exists()), [true, true, false, false]);
+    }
+
+    /// As that of another container whose processes have the same numbers.
+    #[test]
+    fn a_name_that_another_process_writes_under_is_left_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = blake3::hash(b"component");
+        let process = std::process::id();
+        let theirs: Vec<_> =
+            (0..64).map(|n| made(dir.path(), &format!("{key}.{process}.{n}.part"), Duration::ZERO)).collect();
+        let path = dir.path().join("k.cwasm");
+        write_aside(dir.path(), &path, &key, b"code").unwrap();
+        assert_eq!(read(&path, &key).unwrap(), b"code");
+        for path in &theirs {
+            assert_eq!(fs::read(path).unwrap(), [0; 10]);
+        }
+        fs::create_dir(dir.path().join("folder.cwasm")).unwrap();
+        write_aside(dir.path(), &dir.path().join("folder.cwasm"), &key, b"code").unwrap_err();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 64 + 2, "no more than these, the whole one and the folder");
     }
 
     #[test]

@@ -107,11 +107,11 @@ mod unix {
 
     /// As whom this process makes files: the owner of one that it makes. Where it can make none, whose process it is.
     fn own_user(dir: &Path) -> io::Result<u32> {
-        let path = part(dir, "owner");
-        let made = File::create_new(&path).and_then(|file| file.metadata());
-        if made.is_ok() {
-            fs::remove_file(&path)?;
-        }
+        let made = part(dir, "owner", |path| File::create_new(path)).and_then(|(file, path)| {
+            let about = file.metadata();
+            fs::remove_file(path)?;
+            about
+        });
         let about = made.or_else(|error| fs::metadata("/proc/self").map_err(|_| error))?;
         Ok(about.uid())
     }
