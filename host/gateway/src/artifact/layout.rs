@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 const MARK: &str = "oci-layout";
 const MARK_TEXT: &str = "{\"imageLayoutVersion\":\"1.0.0\"}";
 const INDEX: &str = "index.json";
+const BLOBS: &str = "blobs/sha256";
 /// There while a command changes the folder.
 const HELD: &str = ".held";
 const ELSE: &str = "something else than a packed plugin; name another folder with --output";
@@ -53,8 +54,7 @@ impl Layout {
         if !layout.is_begun() {
             bail!("{} is not empty and holds no packed plugin; name another folder", folder.display());
         }
-        std::fs::create_dir_all(folder.join("blobs/sha256"))
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(folder.join(BLOBS)).with_context(|| format!("cannot make {}", folder.display()))?;
         layout.make()?;
         Ok(layout)
     }
@@ -151,6 +151,7 @@ impl Layout {
 
     fn check_replaceable(&self) -> anyhow::Result<()> {
         let folder = self.folder.display();
+        self.check_lies_here()?;
         let index = self.index().with_context(|| folder.to_string())?;
         if index.has_others() {
             bail!("{folder} holds {ELSE}");
@@ -167,6 +168,15 @@ impl Layout {
             parts.with_context(|| format!("{folder} holds {ELSE}"))?;
         }
         Ok(())
+    }
+
+    /// What comes from elsewhere, as an archive does, may lead anywhere: what lies there is not ours to remove.
+    fn check_lies_here(&self) -> anyhow::Result<()> {
+        let mut parts = ["blobs", BLOBS].map(|part| self.folder.join(part)).into_iter();
+        match parts.find(|part| part.is_symlink()) {
+            Some(link) => bail!("{} is a symbolic link, and nothing is replaced in what that leads to", link.display()),
+            None => Ok(()),
+        }
     }
 
     /// Writes what an artifact consists of and its signatures, before those that are there, and notes the manifests. Says whether
@@ -231,7 +241,8 @@ impl Layout {
         index.signatures(artifact).map(|one| self.document(one)).transpose()
     }
 
-    /// Removes blobs that no manifest of the index leads to.
+    /// Removes blobs that no manifest of the index leads to, and those that are not whole. What has another name is nobody's
+    /// blob.
     fn prune(&self, index: &Index) -> anyhow::Result<()> {
         let mut kept = BTreeSet::new();
         for one in &index.manifests {
@@ -239,11 +250,13 @@ impl Layout {
             let parts = manifest.layers.iter().chain([&manifest.config, one]);
             kept.extend(parts.map(|part| part.digest.hex().to_owned()));
         }
-        let blobs = self.folder.join("blobs/sha256");
+        let blobs = self.folder.join(BLOBS);
         let unread = || format!("cannot read {}", blobs.display());
         for file in std::fs::read_dir(&blobs).with_context(unread)? {
             let file = file.with_context(unread)?;
-            if !kept.contains(file.file_name().to_string_lossy().as_ref()) {
+            let name = file.file_name();
+            let name = name.to_string_lossy();
+            if is_blob(&name) && !kept.contains(name.as_ref()) {
                 let why = || format!("cannot remove {}, to which nothing leads any more", file.path().display());
                 std::fs::remove_file(file.path()).with_context(why)?;
             }
@@ -289,7 +302,7 @@ impl Layout {
     }
 
     fn blob_file(&self, digest: &Digest) -> PathBuf {
-        self.folder.join("blobs/sha256").join(digest.hex())
+        self.folder.join(BLOBS).join(digest.hex())
     }
 
     /// One byte more than the limit, so that who checks the size sees that it is wrong.
@@ -304,7 +317,7 @@ impl Layout {
     fn write_blobs<'b>(&self, all: impl IntoIterator<Item = &'b Vec<u8>>) -> anyhow::Result<bool> {
         let mut is_written = false;
         for bytes in all {
-            is_written |= self.write(&format!("blobs/sha256/{}", Digest::of(bytes).hex()), bytes)?;
+            is_written |= self.write(&format!("{BLOBS}/{}", Digest::of(bytes).hex()), bytes)?;
         }
         Ok(is_written)
     }
@@ -312,4 +325,9 @@ impl Layout {
     fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<bool> {
         whole::write(&self.folder.join(name), bytes)
     }
+}
+
+/// Whether a file among the blobs is one by its name, or was to become one.
+fn is_blob(name: &str) -> bool {
+    Digest::parse(&format!("sha256:{name}")).is_ok() || whole::is_unfinished(name)
 }

@@ -105,6 +105,34 @@ fn a_store_full_of_signatures_takes_those_that_an_artifact_brings() {
 }
 
 #[test]
+fn what_is_no_blob_by_its_name_is_not_removed_and_nothing_where_a_link_leads() {
+    let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let layout = Layout::open_or_make(folder.path()).unwrap();
+    let blobs = folder.path().join(BLOBS);
+    layout.replace(&artifact("first"), "1").unwrap();
+    let first = artifact("first").digest();
+    let names = ["id_ed25519".to_owned(), format!("{}.bak", first.hex()), first.hex().to_uppercase()];
+    for name in names.iter().map(String::as_str).chain([".1-0.tmp"]) {
+        std::fs::write(blobs.join(name), "theirs").unwrap();
+    }
+    layout.replace(&artifact("second"), "1").unwrap();
+    assert!(names.iter().all(|name| blobs.join(name).exists()));
+    assert!(!blobs.join(".1-0.tmp").exists() && !blobs.join(first.hex()).exists());
+    for part in [BLOBS, "blobs"] {
+        let (part, there) = (folder.path().join(part), outside.path().join(part.replace('/', "-")));
+        std::fs::rename(&part, &there).unwrap();
+        std::os::unix::fs::symlink(&there, &part).unwrap();
+        let index = std::fs::read(Layout::index_file(folder.path())).unwrap();
+        let refused = layout.replace(&artifact("third"), "1").unwrap_err().to_string();
+        assert!(refused.contains(&format!("{} is a symbolic link", part.display())), "{refused}");
+        assert_eq!(std::fs::read(Layout::index_file(folder.path())).unwrap(), index);
+        assert!(layout.read(None, None).is_ok(), "what is there can be read");
+        std::fs::remove_file(&part).unwrap();
+        std::fs::rename(&there, &part).unwrap();
+    }
+}
+
+#[test]
 fn a_folder_whose_making_broke_off_is_finished_and_no_other_is_begun() {
     let check = |files: &[(&str, &str)], is_taken: bool| {
         let folder = tempfile::tempdir().unwrap();
