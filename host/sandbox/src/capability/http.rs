@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_types::TenantId;
 
+/// Longer than any that is registered. Without a bound a guest that may send no body would send content in it.
+const MAX_METHOD_BYTES: usize = 32;
 const MAX_URL_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER_BYTES: usize = 16 << 10;
@@ -217,6 +219,9 @@ impl HostState {
     fn outgoing(&self, access: &HttpAccess, request: wit::Request) -> Result<Outgoing, CapabilityError> {
         let grant = &access.grant;
         let wit::Request { method, url, headers, secret_headers, body, timeout_ms } = request;
+        if method.len() > MAX_METHOD_BYTES {
+            return Err(CapabilityError::Invalid(format!("a method has at most {MAX_METHOD_BYTES} bytes")));
+        }
         if url.len() > MAX_URL_BYTES || body.len() > grant.request_bytes {
             let most = grant.request_bytes;
             let message = format!("a URL has at most {MAX_URL_BYTES} bytes, a body at most {most} (http.request_kib)");

@@ -230,21 +230,24 @@ fn headers_of_the_connection_are_the_hosts() {
 }
 
 #[test]
-fn a_url_and_a_body_have_so_many_bytes_at_most() {
+fn a_method_a_url_and_a_body_have_so_many_bytes_at_most() {
     let plugin = load(1, Snapshot::Never).unwrap();
     let (_, blueprint) = parts(&plugin);
     let state = HostState::new(blueprint.clone(), Namespace::of_tenant("p", TenantId::new("a")), Phase::Serve);
     let grant = HttpGrant { request_bytes: 100, ..HttpGrant::new(["https://a.example".to_owned()]) };
     let access = HttpAccess::new(Arc::new(Encoded), grant, []);
-    let outgoing = |url_bytes: usize, body_bytes: usize| {
-        let (method, url, body) = ("POST".into(), "u".repeat(url_bytes), vec![0; body_bytes]);
+    let outgoing = |method_bytes: usize, url_bytes: usize, body_bytes: usize| {
+        let (method, url, body) = ("M".repeat(method_bytes), "u".repeat(url_bytes), vec![0; body_bytes]);
         let request =
             wit::Request { method, url, headers: Vec::new(), secret_headers: Vec::new(), body, timeout_ms: 0 };
         state.outgoing(&access, request).map(|outgoing| outgoing.request.body.len())
     };
-    assert_eq!(outgoing(MAX_URL_BYTES, 100), Ok(100));
-    for (url_bytes, body_bytes) in [(MAX_URL_BYTES + 1, 0), (1, 101)] {
-        let why = "a URL has at most 8192 bytes, a body at most 100 (http.request_kib)";
-        assert_eq!(outgoing(url_bytes, body_bytes), Err(CapabilityError::Invalid(why.into())));
+    assert_eq!(outgoing(MAX_METHOD_BYTES, MAX_URL_BYTES, 100), Ok(100));
+    for (method_bytes, url_bytes, body_bytes, why) in [
+        (33, 1, 0, "a method has at most 32 bytes"),
+        (4, MAX_URL_BYTES + 1, 0, "a URL has at most 8192 bytes, a body at most 100 (http.request_kib)"),
+        (4, 1, 101, "a URL has at most 8192 bytes, a body at most 100 (http.request_kib)"),
+    ] {
+        assert_eq!(outgoing(method_bytes, url_bytes, body_bytes), Err(CapabilityError::Invalid(why.into())));
     }
 }

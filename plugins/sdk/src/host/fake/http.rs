@@ -7,6 +7,7 @@ use crate::host::http::{Request, Response};
 use crate::plugin::Error;
 use std::cell::RefCell;
 
+const MAX_METHOD_BYTES: usize = 32;
 const MAX_URL_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER_BYTES: usize = 16 << 10;
@@ -72,6 +73,9 @@ fn answer(request: &Request) -> Result<Response, Error> {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
+    if request.method.len() > MAX_METHOD_BYTES {
+        return invalid(format!("a method has at most {MAX_METHOD_BYTES} bytes"));
+    }
     if request.url.len() > MAX_URL_BYTES {
         return invalid(format!("a URL has at most {MAX_URL_BYTES} bytes"));
     }
@@ -126,6 +130,7 @@ mod tests {
         check(Request::get("x".repeat(MAX_URL_BYTES + 1)));
         check(Request::get("api.example.com/v1"));
         check(Request { method: String::new(), ..get() });
+        check(Request { method: "M".repeat(MAX_METHOD_BYTES + 1), ..get() });
         check(get().header("Content-Length", "3"));
         check(get().header("x", "y".repeat(MAX_HEADER_BYTES)));
         check((0..=MAX_HEADERS).fold(get(), |request, n| request.header(n.to_string(), "")));
