@@ -126,7 +126,7 @@ fn host_of(authority: &str) -> &str {
 /// The better of the schemes that are offered.
 fn choose<'a>(said: impl Iterator<Item = &'a str>) -> Option<Challenge> {
     let mut basic = None;
-    for challenge in said.filter_map(parse) {
+    for challenge in said.flat_map(parse) {
         match challenge {
             Challenge::Bearer { .. } => return Some(challenge),
             Challenge::Basic => basic = Some(challenge),
@@ -135,29 +135,79 @@ fn choose<'a>(said: impl Iterator<Item = &'a str>) -> Option<Challenge> {
     basic
 }
 
-/// One header: a scheme and parameters, `key="value"` each.
-fn parse(text: &str) -> Option<Challenge> {
-    let (scheme, mut rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
-    if scheme.eq_ignore_ascii_case("basic") {
-        return Some(Challenge::Basic);
+/// A scheme with its parameters.
+struct Offer<'a> {
+    scheme: &'a str,
+    realm: Option<String>,
+    service: String,
+}
+
+impl<'a> Offer<'a> {
+    fn new(scheme: &'a str) -> Self {
+        Self { scheme, realm: None, service: String::new() }
     }
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return None;
-    }
-    let (mut realm, mut service) = (None, String::new());
-    while let Some((key, after)) = rest.split_once('=') {
-        let (value, left) = match after.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"')?,
-            None => after.split_at(after.find(',').unwrap_or(after.len())),
-        };
-        match key.trim().trim_start_matches(',').trim().to_ascii_lowercase().as_str() {
-            "realm" => realm = Some(value.to_owned()),
-            "service" => value.clone_into(&mut service),
+
+    fn note(&mut self, key: &str, value: &str) {
+        let Some(value) = unquoted(value.trim()) else { return };
+        match key.trim().to_ascii_lowercase().as_str() {
+            "realm" => self.realm = Some(value),
+            "service" => self.service = value,
             _ => {}
         }
-        rest = left;
     }
-    Some(Challenge::Bearer { realm: realm?, service })
+
+    /// What can be answered.
+    fn read(self) -> Option<Challenge> {
+        match self.scheme.to_ascii_lowercase().as_str() {
+            "basic" => Some(Challenge::Basic),
+            "bearer" => Some(Challenge::Bearer { realm: self.realm?, service: self.service }),
+            _ => None,
+        }
+    }
+}
+
+/// One header: challenges, of a scheme and its parameters each, `key="value"`. Commas part both, so that a part which does not
+/// begin as a parameter begins the next challenge.
+fn parse(text: &str) -> Vec<Challenge> {
+    let mut offers: Vec<Offer<'_>> = Vec::new();
+    for part in parts(text).map(str::trim).filter(|part| !part.is_empty()) {
+        let (word, rest) = part.split_at(part.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(part.len()));
+        let param = match rest.trim_start().strip_prefix('=') {
+            Some(value) => Some((word, value)),
+            None => {
+                offers.push(Offer::new(word));
+                rest.split_once('=')
+            }
+        };
+        if let (Some(offer), Some((key, value))) = (offers.last_mut(), param) {
+            offer.note(key, value);
+        }
+    }
+    offers.into_iter().filter_map(Offer::read).collect()
+}
+
+/// What stands between commas, but for those within quotes.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    text.split(move |c| {
+        let is_end = c == ',' && !is_quoted;
+        is_quoted ^= c == '"' && !is_escaped;
+        is_escaped = c == '\\' && is_quoted && !is_escaped;
+        is_end
+    })
+}
+
+/// A value without its quotes; `None` where these have no end.
+fn unquoted(value: &str) -> Option<String> {
+    let Some(quoted) = value.strip_prefix('"') else { return Some(value.to_owned()) };
+    let (mut text, mut rest) = (String::new(), quoted.chars());
+    loop {
+        match rest.next()? {
+            '"' => return Some(text),
+            '\\' => text.push(rest.next()?),
+            other => text.push(other),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -195,9 +245,28 @@ mod tests {
             &["Bearer realm=\"https://a/token\",service=\"s t\",scope=\"repository:x:pull,push\""],
             Some(bearer("https://a/token", "s t")),
         );
-        check(&["bearer service=s , realm=\"https://a/?x=y,z\""], Some(bearer("https://a/?x=y,z", "s ")));
+        check(&["bearer service=s , realm=\"https://a/?x=y,z\""], Some(bearer("https://a/?x=y,z", "s")));
         check(&["Basic realm=\"x\"", "Bearer realm=\"https://a/\""], Some(bearer("https://a/", "")));
         check(&["Basic realm=\"x\""], Some(Challenge::Basic));
         check(&["Bearer scope=\"x\"", "Negotiate", ""], None);
+        check(&["Bearer realm=\"https://a/"], None);
+        check(&["realm=\"https://a/\", =, \"Bearer\""], None);
+    }
+
+    /// As registries do that take either (RFC 9110, 11.6.1).
+    #[test]
+    fn challenges_of_one_header_are_read_apart() {
+        let bearer = |service: &str| Some(Challenge::Bearer { realm: "https://a/".into(), service: service.into() });
+        let check =
+            |said: &str, expected: Option<Challenge>| assert_eq!(choose([said].into_iter()), expected, "{said}");
+        check("Basic realm=\"x\", Bearer realm=\"https://a/\"", bearer(""));
+        check("Basic realm=\"x\", charset=\"UTF-8\", bearer realm=\"https://a/\", service=\"s\"", bearer("s"));
+        check("Bearer service = \"s\", realm = \"https://a/\",,Basic realm=\"x\", service=\"t\"", bearer("s"));
+        check("Negotiate YWJj==, Basic, Bearer realm=https://a/", bearer(""));
+        // What is within quotes begins nothing.
+        check("Basic realm=\"x, Bearer realm=https://b/\"", Some(Challenge::Basic));
+        check("Basic realm=\"x\\\", Bearer realm=\"https://b/", Some(Challenge::Basic));
+        check("Bearer realm=\"https://a/\", service=\"a\\\"b\\\\, c\"", bearer("a\"b\\, c"));
+        check("Bearer, Basic realm=\"https://a/\"", Some(Challenge::Basic));
     }
 }
