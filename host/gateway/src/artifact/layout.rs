@@ -9,6 +9,7 @@ mod index;
 mod tests;
 
 use super::digest::Digest;
+use super::key::PublicKey;
 use super::manifest::{Descriptor, MANIFEST_TYPE, Manifest};
 use super::signature::{self, Signature};
 use super::whole::{self, Held};
@@ -113,12 +114,12 @@ impl Layout {
         Artifact::assemble(manifest, config, component, signatures)
     }
 
-    /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay, as far as
-    /// those that it brings leave room.
-    pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
+    /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay, and those
+    /// that it brings have the room beside them, but for those of the `known` keys, which come first.
+    pub fn add(&self, artifact: &Artifact, tag: &str, known: &[PublicKey]) -> anyhow::Result<()> {
         let _held = self.hold()?;
         let mut index = self.index()?;
-        let is_written = self.put(artifact, tag, &mut index)?;
+        let is_written = self.put(artifact, tag, known, &mut index)?;
         self.write_index(&index, is_written)
     }
 
@@ -135,12 +136,12 @@ impl Layout {
 
     /// Makes an artifact the only one, in the place of the only one. If that is the same, its signatures stay, as with
     /// [`Self::add`]. A folder that holds more, or what is no plugin, is left alone.
-    pub fn replace(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
+    pub fn replace(&self, artifact: &Artifact, tag: &str, known: &[PublicKey]) -> anyhow::Result<()> {
         let _held = self.hold()?;
         self.check_replaceable()?;
         let mut index = self.index()?;
         index.keep_signatures_alone(&artifact.digest());
-        let is_written = self.put(artifact, tag, &mut index)?;
+        let is_written = self.put(artifact, tag, known, &mut index)?;
         self.write_index(&index, is_written)?;
         self.prune(&index)
     }
@@ -179,13 +180,13 @@ impl Layout {
         }
     }
 
-    /// Writes what an artifact consists of and its signatures, before those that are there, and notes the manifests. Says whether
+    /// Writes what an artifact consists of and its signatures, beside those that are there, and notes the manifests. Says whether
     /// something of it was not there.
-    fn put(&self, artifact: &Artifact, tag: &str, index: &mut Index) -> anyhow::Result<bool> {
+    fn put(&self, artifact: &Artifact, tag: &str, known: &[PublicKey], index: &mut Index) -> anyhow::Result<bool> {
         let mut is_written = self.write_blobs([&artifact.config, &artifact.component, &artifact.manifest])?;
         index.tag(artifact.descriptor(), tag);
         let digest = artifact.digest();
-        let all = signature::before(&artifact.signatures, self.signatures(index, &digest));
+        let all = signature::merged(self.signatures(index, &digest), &artifact.signatures, &digest, known);
         if self.layers_of_signatures(index, &digest).is_err() {
             // What is damaged can be had again only by adding it, so it must not be in the way of that.
             index.forget_signatures(&digest);

@@ -1,19 +1,21 @@
 //! Taking artifacts from where they are and putting them there, be it a folder or a registry.
 
 use super::Artifact;
+use super::key::PublicKey;
 use super::layout::Layout;
 use super::reference::{PlaceName, Reference};
 use super::registry::{Access, Registry};
 use super::signature::Signature;
 use anyhow::{Context, bail};
 
-/// What a reference leads to.
-pub async fn pull(reference: &Reference, access: &Access) -> anyhow::Result<Artifact> {
+/// What a reference leads to, with its signatures: those of the `known` keys are found among as many others as a registry may
+/// hold beside it.
+pub async fn pull(reference: &Reference, access: &Access, known: &[PublicKey]) -> anyhow::Result<Artifact> {
     let artifact = match &reference.place {
         PlaceName::Folder(folder) => Layout::open(folder)?.read(reference.tag.as_deref(), reference.digest.as_ref()),
         PlaceName::Registry { host, repository } => {
             let wanted = reference.wanted()?;
-            Registry::new(host, repository, access)?.pull(&wanted).await
+            Registry::new(host, repository, access)?.pull(&wanted, known).await
         }
     };
     let artifact = artifact.with_context(|| format!("cannot take {reference}"))?;
@@ -36,7 +38,7 @@ pub async fn push(artifact: &Artifact, reference: &Reference, access: &Access) -
         (None, PlaceName::Folder(_)) => artifact.default_tag_among_others()?,
     };
     match &reference.place {
-        PlaceName::Folder(folder) => Layout::open_or_make(folder)?.add(artifact, &tag),
+        PlaceName::Folder(folder) => Layout::open_or_make(folder)?.add(artifact, &tag, &[]),
         PlaceName::Registry { host, repository } => Registry::new(host, repository, access)?.push(artifact, &tag).await,
     }
     .with_context(|| format!("cannot push to {reference}"))?;

@@ -15,6 +15,7 @@ mod url;
 pub(crate) use url::certificates;
 
 use super::digest::Digest;
+use super::key::PublicKey;
 use super::manifest::{INDEX_TYPE, MANIFEST_TYPE, Manifest};
 use super::signature::{self, Signature};
 use super::{Artifact, MAX_COMPONENT_BYTES, MAX_DOCUMENT_BYTES};
@@ -96,8 +97,8 @@ impl Registry {
         })
     }
 
-    /// Takes the artifact of a tag or digest, with its signatures.
-    pub async fn pull(&self, wanted: &str) -> anyhow::Result<Artifact> {
+    /// Takes the artifact of a tag or digest, with its signatures, those of the `known` keys before others.
+    pub async fn pull(&self, wanted: &str, known: &[PublicKey]) -> anyhow::Result<Artifact> {
         let absent = || format!("there is no `{wanted}` in {} of {}", self.repository, self.origin);
         let manifest = self.ask_for(wanted, MANIFEST_TYPE).await?.with_context(absent)?;
         let parsed = Manifest::parse(&manifest)?;
@@ -106,7 +107,7 @@ impl Registry {
         let component = self.blob(layer).await.context("the component")?;
         let digest = Digest::of(&manifest);
         let mut signatures = self.signatures(&digest).await.context("its signatures")?;
-        let bundles = self.bundles(&digest).await.context("its signatures")?;
+        let bundles = self.bundles(&digest, known).await.context("its signatures")?;
         signature::add(&mut signatures, bundles);
         Artifact::assemble(manifest, config, component, signatures)
     }

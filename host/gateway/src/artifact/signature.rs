@@ -6,8 +6,10 @@
 //! What is signed is the digest of the manifest, which holds those of the config and of the component.
 
 mod layers;
+mod taken;
 
 pub use layers::{are_in, layers, manifest, manifest_led_by};
+pub use taken::Taken;
 
 use super::bundle;
 use super::digest::Digest;
@@ -180,18 +182,24 @@ pub fn read(layer: &Descriptor, payload: Vec<u8>) -> anyhow::Result<Signature> {
     Signature::read(layer, payload)
 }
 
-/// All of some signatures, and behind them those that are `there` besides, as many as there is room for. What is there stays as
-/// it is, with all that is said of it.
-pub fn before(new: &[Signature], there: Vec<Signature>) -> Vec<Signature> {
-    let as_it_is = |new: &Signature| there.iter().find(|one| is_same(&one.layer, &new.layer)).unwrap_or(new).clone();
-    let mut all = Vec::new();
-    add(&mut all, new.iter().map(as_it_is));
-    add(&mut all, there);
-    all
+/// Signatures that are `there` and new ones, as many as there is room for: one by each of the `known` keys first, then what is
+/// there, which stays as it is, with all that is said of it.
+pub fn merged(there: Vec<Signature>, new: &[Signature], artifact: &Digest, known: &[PublicKey]) -> Vec<Signature> {
+    let mut taken = Taken::new(artifact, known);
+    there.into_iter().chain(new.iter().cloned()).for_each(|one| taken.add(one));
+    taken.all()
 }
 
 /// Adds those that are not there, as many as there is room for. Those of one form take no room of the other's.
 pub fn add(signatures: &mut Vec<Signature>, new: impl IntoIterator<Item = Signature>) {
+    let num_left_out = fill(signatures, new);
+    if num_left_out > 0 {
+        passed_over(num_left_out);
+    }
+}
+
+/// The same; says of how many there was no room.
+fn fill(signatures: &mut Vec<Signature>, new: impl IntoIterator<Item = Signature>) -> usize {
     let mut num_left_out = 0;
     for new in new {
         if signatures.iter().any(|one| is_same(&one.layer, &new.layer)) {
@@ -203,9 +211,7 @@ pub fn add(signatures: &mut Vec<Signature>, new: impl IntoIterator<Item = Signat
             signatures.push(new);
         }
     }
-    if num_left_out > 0 {
-        passed_over(num_left_out);
-    }
+    num_left_out
 }
 
 #[cfg(test)]
@@ -324,8 +330,6 @@ mod tests {
             (0..count).map(|_| Signature::new(&key(), &this, "a").unwrap()).collect()
         };
         let (first, many) = (of_many(2), of_many(MAX_SIGNATURES));
-        let all = before(&first, many.clone());
-        assert_eq!((all.len(), &all[..2], &all[2..]), (MAX_SIGNATURES, &first[..], &many[..30]));
         // Of those that cannot be read, too, only what has room stays; what is none of ours stays in any case.
         let strange = Descriptor::of("text/x", b"strange");
         let said = many.iter().map(|one| one.layer.clone()).chain([strange.clone()]).collect();
@@ -336,6 +340,32 @@ mod tests {
         assert_eq!(made.layers, layers);
         assert!(made.config.check(&config).is_ok());
         assert_eq!(manifest_led_by(&first, None).unwrap(), manifest(None, &first).unwrap());
+    }
+
+    #[test]
+    fn what_known_keys_signed_comes_first_and_what_is_there_before_what_anybody_brings() {
+        let this = Digest::of(b"this");
+        let of = |key: &PrivateKey| Signature::new(key, &this, "a").unwrap();
+        let many = |count: usize| (0..count).map(|_| of(&key())).collect::<Vec<_>>();
+        let (ours, theirs) = (key(), key());
+        let known = [ours.public(), theirs.public()];
+        let (ours, theirs) = (of(&ours), of(&theirs));
+        let (worthless, others) = (many(MAX_SIGNATURES), many(MAX_SIGNATURES));
+        let with = |one: &Signature| [&worthless[1..], std::slice::from_ref(one)].concat();
+        // Nobody's bring nothing with them.
+        assert_eq!(merged(with(&ours), &others, &this, &[]), with(&ours));
+        assert_eq!(merged(vec![ours.clone()], &worthless, &this, &[]), [&[ours.clone()], &worthless[..31]].concat());
+        // Those of known keys come wherever they are, and each once, lest one be in the other's way.
+        let all = merged(with(&theirs), &with(&ours), &this, &known);
+        assert_eq!((all.len(), &all[..2]), (MAX_SIGNATURES, &[ours.clone(), theirs.clone()][..]));
+        assert_eq!(all[2..], worthless[1..31]);
+        let [ours, theirs] = [(); 2].map(|()| bundle::tests::bundle(&bundle::tests::signed(&this)));
+        let known = [ours.1, theirs.1];
+        let said: Vec<_> =
+            (0..MAX_SIGNATURES).map(|n| Signature::bundled([&ours.0[..], &vec![b' '; n]].concat())).collect();
+        let theirs = Signature::bundled(theirs.0);
+        let all = merged(vec![theirs.clone()], &said, &this, &known);
+        assert_eq!((all.len(), &all[0], &all[1]), (MAX_SIGNATURES, &said[0], &theirs));
     }
 
     #[test]

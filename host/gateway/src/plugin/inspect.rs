@@ -61,7 +61,7 @@ fn find(args: &InspectArgs) -> anyhow::Result<Found> {
     };
     let pulled = workbench::runtime()?.block_on(async {
         let access = args.registry.access()?;
-        place::pull(&reference, &access).await
+        place::pull(&reference, &access, &[]).await
     });
     Ok(Found::Packed(Box::new(pulled?)))
 }

@@ -49,12 +49,12 @@ struct Bench<'a> {
     args: &'a LockArgs,
 }
 
-/// Keys that are trusted, and those that have signed what is locked: a key that is trusted no more has signed it all the same. Whether
-/// what it signed may run is asked by the trusted ones alone.
+/// Keys that are trusted, and behind them those that have signed what is locked: a key that is trusted no more has signed it all
+/// the same, and may be anybody's. Whether what it signed may run is asked by the trusted ones alone.
 fn known(config: &Config, old: Option<&Lock>) -> Vec<PublicKey> {
     let signers = old.iter().flat_map(|old| &old.plugins).flat_map(|entry| &entry.signed_by);
-    let all: BTreeSet<_> = config.plugins.trusted_keys.iter().chain(signers).copied().collect();
-    all.into_iter().collect()
+    let mut seen = BTreeSet::new();
+    config.plugins.trusted_keys.iter().chain(signers).copied().filter(|key| seen.insert(*key)).collect()
 }
 
 impl Bench<'_> {
@@ -101,6 +101,8 @@ impl Bench<'_> {
         if let Some(artifact) = found.artifact() {
             artifact.check_claims(&anatomy)?;
             entry.signed_by = signature::verify(&artifact.signatures, &artifact.digest(), &self.known).good;
+            // The store may have them in another order than where they are from.
+            entry.signed_by.sort_unstable();
             entry.artifact = Some(artifact.digest());
         }
         self.keep(&entry, &found)?;
@@ -117,14 +119,15 @@ impl Bench<'_> {
             }
             reference.digest = Some(digest.clone());
         }
-        Ok(Found::Packed(Box::new(place::pull(&reference, access).await?)))
+        Ok(Found::Packed(Box::new(place::pull(&reference, access, &self.known).await?)))
     }
 
     /// Puts what was pulled into the store, where nobody looks for it by anything but its digest: what comes after it may fail.
     fn keep(&self, entry: &Entry, found: &Found) -> anyhow::Result<()> {
         let Some(artifact) = found.artifact().filter(|_| entry.is_pulled()) else { return Ok(()) };
         // One tag each: two of one component may differ in what they say of it.
-        Layout::open_or_make(&Lock::store(&self.args.config))?.add(artifact, artifact.digest().hex())
+        let store = Layout::open_or_make(&Lock::store(&self.args.config))?;
+        store.add(artifact, artifact.digest().hex(), &self.known)
     }
 
     /// What was pulled before. Where no trusted key has signed that, there may be new signatures where it is from.

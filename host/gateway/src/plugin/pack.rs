@@ -17,12 +17,14 @@ pub(super) fn run(args: &PackArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let bytes = workbench::component(&component)?;
     let anatomy = workbench::inspect(&bytes)?;
     let mut artifact = Artifact::pack(bytes, &anatomy)?;
-    if let Some(key) = &args.sign {
-        artifact.signatures.push(signature(&artifact, &PrivateKey::load(key)?)?);
+    let key = args.sign.as_deref().map(PrivateKey::load).transpose()?;
+    if let Some(key) = &key {
+        artifact.signatures.push(signature(&artifact, key)?);
     }
     let folder = args.output.clone().unwrap_or_else(|| packed(&component));
     let tag = artifact.default_tag()?;
-    Layout::open_or_make(&folder)?.replace(&artifact, &tag)?;
+    let known = Vec::from_iter(key.map(|key| key.public()));
+    Layout::open_or_make(&folder)?.replace(&artifact, &tag, &known)?;
     let about = &anatomy.descriptor;
     writeln!(out, "{}: {} {}", folder.display(), about.name, about.version)?;
     writeln!(out, "artifact       {}", artifact.digest())?;
@@ -34,7 +36,7 @@ pub(super) fn sign(args: &SignArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (key, reference) = (PrivateKey::load(&args.key)?, Reference::argument(&args.reference)?);
     workbench::runtime()?.block_on(async {
         let access = args.registry.access()?;
-        let artifact = place::pull(&reference, &access).await?;
+        let artifact = place::pull(&reference, &access, &[]).await?;
         place::sign(&artifact, signature(&artifact, &key)?, &reference, &access).await?;
         writeln!(out, "{} is signed by {}", artifact.digest(), key.public())?;
         Ok(())

@@ -46,12 +46,12 @@ pub(super) fn pull(args: &PullArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let source = Reference::argument(&args.reference)?;
     let artifact = workbench::runtime()?.block_on(async {
         let access = args.registry.access()?;
-        place::pull(&source, &access).await
+        place::pull(&source, &access, &[]).await
     })?;
     let anatomy = looked_at(&artifact)?;
     let folder = args.output.clone().unwrap_or_else(|| default_folder(&source, &anatomy.descriptor.name));
     let tag = source.tag.clone().map_or_else(|| artifact.default_tag(), Ok)?;
-    Layout::open_or_make(&folder)?.replace(&artifact, &tag)?;
+    Layout::open_or_make(&folder)?.replace(&artifact, &tag, &[])?;
     writeln!(out, "{}: {} {}", folder.display(), anatomy.descriptor.name, anatomy.descriptor.version)?;
     writeln!(out, "artifact       {}", artifact.digest())?;
     super::inspect::signers(&artifact).iter().try_for_each(|line| writeln!(out, "{line}"))?;

@@ -135,6 +135,50 @@ fn what_lies_beside_a_signed_artifact_is_in_nobodys_way() {
     }
 }
 
+/// As many of them as are taken, and more: anybody makes keys.
+#[test]
+fn bundles_of_nobody_keep_a_known_keys_from_no_lock_and_take_none_from_a_folder() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    let trusted = desk.trusting_another("theirs");
+    desk.push(&registry, ":1");
+    desk.good("plugin key new nobodys.pem");
+    let [pem, nobodys] = ["theirs.pem", "nobodys.pem"].map(|name| std::fs::read_to_string(desk.path(name)).unwrap());
+    let artifact = desk.artifact();
+    let signed = registry.keep(&artifact, &bundle(&pem, &artifact));
+    let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
+    registry.list(&artifact, std::slice::from_ref(&signed), true);
+    desk.good(&pull);
+    let worthless = |count: usize| {
+        let one = |n: usize| registry.keep(&artifact, &[bundle(&nobodys, &artifact), vec![b' '; n]].concat());
+        (0..count).map(one).collect::<Vec<_>>()
+    };
+    let beside = |count: usize| registry.list(&artifact, &[worthless(count), vec![signed.clone()]].concat(), true);
+    beside(40);
+    // Without a key that is known, no more are looked at than are taken; what the folder has stays.
+    for _ in 0..2 {
+        assert!(desk.good(&pull).contains("has 41 bundles; the first 32 are looked at"));
+        assert!(desk.good("check tidegate.toml").contains("is good"));
+    }
+    let stage = format!("[[pipeline.stage]]\nplugin = \"mine\"\nsource = \"{}\"\n", registry.reference(":1"));
+    let config = format!("[plugins]\ntrusted_keys = [\"{trusted}\"]\n{stage}");
+    std::fs::write(desk.path("tidegate.toml"), config).unwrap();
+    let lock = || std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
+    desk.good("plugin lock tidegate.toml");
+    let first = lock();
+    for args in ["plugin lock tidegate.toml", "plugin lock tidegate.toml --upgrade"] {
+        assert!(desk.good("check tidegate.toml").contains("is good"));
+        assert!(desk.good(args).contains("same     "), "{args}");
+        assert_eq!(lock(), first, "{args}");
+    }
+    // There is a bound all the same.
+    std::fs::remove_dir_all(desk.path("tidegate-plugins")).unwrap();
+    beside(256);
+    desk.refused(
+        "plugin lock tidegate.toml",
+        &["has 257 bundles; the first 256 are looked at", "none of plugins.trusted"],
+    );
+}
+
 #[test]
 fn a_list_is_followed_from_page_to_page_on_its_own_host_to_a_bound() {
     let (desk, registry) = (Desk::new(), Registry::start(Door::Open));

@@ -23,13 +23,13 @@ fn what_is_made_whole_again_changes_the_index_and_what_is_whole_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, first) = (Layout::open_or_make(&folder.path().join("mirror")).unwrap(), artifact("first"));
     let new = signature(&first);
-    layout.add(&first, "1").unwrap();
+    layout.add(&first, "1", &[]).unwrap();
     layout.sign(&first, new.clone()).unwrap();
     let index = Layout::index_file(&layout.folder);
     for (blob, is_signature) in [(&first.component, false), (&first.manifest, false), (&new.payload, true)] {
         let again = || match is_signature {
             true => layout.sign(&first, new.clone()).unwrap(),
-            false => layout.add(&first, "1").unwrap(),
+            false => layout.add(&first, "1", &[]).unwrap(),
         };
         // A number that is open is not given anew.
         let before = std::fs::File::open(&index).unwrap();
@@ -50,10 +50,10 @@ fn who_reads_while_what_is_there_is_replaced_has_one_or_the_other() {
     let both = ["first", "second"]
         .map(artifact)
         .map(|artifact| Artifact { signatures: vec![signature(&artifact)], ..artifact });
-    layout.replace(&both[0], "1").unwrap();
+    layout.replace(&both[0], "1", &[]).unwrap();
     let digests = both.each_ref().map(Artifact::digest);
     std::thread::scope(|scope| {
-        let replacing = scope.spawn(|| (0..200).for_each(|n| layout.replace(&both[n % 2], "1").unwrap()));
+        let replacing = scope.spawn(|| (0..200).for_each(|n| layout.replace(&both[n % 2], "1", &[]).unwrap()));
         while !replacing.is_finished() {
             let read = layout.read(None, None).unwrap();
             assert!(digests.contains(&read.digest()));
@@ -72,8 +72,8 @@ fn those_who_add_and_sign_at_once_lose_nothing_of_each_other() {
             let (folder, first) = (&folder, &first);
             scope.spawn(move || {
                 let layout = Layout::open_or_make(folder).unwrap();
-                layout.add(&artifact(&number.to_string()), &format!("tag-{number}")).unwrap();
-                layout.add(first, "first").unwrap();
+                layout.add(&artifact(&number.to_string()), &format!("tag-{number}"), &[]).unwrap();
+                layout.add(first, "first", &[]).unwrap();
                 layout.sign(first, signature(first)).unwrap();
             });
         }
@@ -86,22 +86,39 @@ fn those_who_add_and_sign_at_once_lose_nothing_of_each_other() {
 }
 
 #[test]
-fn a_store_full_of_signatures_takes_those_that_an_artifact_brings() {
+fn a_store_full_of_signatures_takes_those_of_known_keys_that_an_artifact_brings() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::open_or_make(folder.path()).unwrap();
     let of_many = |count: usize| (0..count).map(|_| signature(&artifact("a"))).collect::<Vec<_>>();
     let (worthless, trusted) = (of_many(32), of_many(1));
+    let known = signature::verify(&trusted, &artifact("a").digest(), &[]).good;
     let with = |signatures: &[Signature]| Artifact { signatures: signatures.to_vec(), ..artifact("a") };
-    layout.add(&with(&worthless), "a").unwrap();
-    layout.add(&with(&[&worthless[1..], &trusted[..]].concat()), "a").unwrap();
+    layout.add(&with(&worthless), "a", &known).unwrap();
+    layout.add(&with(&[&worthless[1..], &trusted[..]].concat()), "a", &known).unwrap();
     let kept = layout.read(Some("a"), None).unwrap().signatures;
     assert!(kept.len() == 32 && kept.contains(&trusted[0]), "{}", kept.len());
-    layout.add(&with(&worthless[..1]), "a").unwrap();
-    layout.replace(&with(&trusted), "a").unwrap();
+    layout.add(&with(&worthless[..1]), "a", &[]).unwrap();
+    layout.replace(&with(&trusted), "a", &known).unwrap();
     let kept = layout.read(Some("a"), None).unwrap().signatures;
     assert_eq!((kept.len(), &kept[0]), (32, &trusted[0]));
     let refused = layout.sign(&artifact("a"), signature(&artifact("a"))).unwrap_err().to_string();
     assert!(refused.contains("more than 32 signatures"), "{refused}");
+}
+
+/// Anybody's may lie beside an artifact where it is from, and what is gone here is not had again.
+#[test]
+fn a_signature_that_is_there_stays_whatever_an_artifact_brings() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::open_or_make(folder.path()).unwrap();
+    let trusted = signature(&artifact("a"));
+    let with = |signatures: Vec<Signature>| Artifact { signatures, ..artifact("a") };
+    layout.replace(&with(vec![trusted.clone()]), "a", &[]).unwrap();
+    for _ in 0..2 {
+        let worthless = (0..32).map(|_| signature(&artifact("a"))).collect();
+        layout.replace(&with(worthless), "a", &[]).unwrap();
+        let kept = layout.read(Some("a"), None).unwrap().signatures;
+        assert_eq!((kept.len(), &kept[0]), (32, &trusted));
+    }
 }
 
 #[test]
@@ -109,13 +126,13 @@ fn what_is_no_blob_by_its_name_is_not_removed_and_nothing_where_a_link_leads() {
     let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let layout = Layout::open_or_make(folder.path()).unwrap();
     let blobs = folder.path().join(BLOBS);
-    layout.replace(&artifact("first"), "1").unwrap();
+    layout.replace(&artifact("first"), "1", &[]).unwrap();
     let first = artifact("first").digest();
     let names = ["id_ed25519".to_owned(), format!("{}.bak", first.hex()), first.hex().to_uppercase()];
     for name in names.iter().map(String::as_str).chain([".1-0.tmp"]) {
         std::fs::write(blobs.join(name), "theirs").unwrap();
     }
-    layout.replace(&artifact("second"), "1").unwrap();
+    layout.replace(&artifact("second"), "1", &[]).unwrap();
     assert!(names.iter().all(|name| blobs.join(name).exists()));
     assert!(!blobs.join(".1-0.tmp").exists() && !blobs.join(first.hex()).exists());
     for part in [BLOBS, "blobs"] {
@@ -123,7 +140,7 @@ fn what_is_no_blob_by_its_name_is_not_removed_and_nothing_where_a_link_leads() {
         std::fs::rename(&part, &there).unwrap();
         std::os::unix::fs::symlink(&there, &part).unwrap();
         let index = std::fs::read(Layout::index_file(folder.path())).unwrap();
-        let refused = layout.replace(&artifact("third"), "1").unwrap_err().to_string();
+        let refused = layout.replace(&artifact("third"), "1", &[]).unwrap_err().to_string();
         assert!(refused.contains(&format!("{} is a symbolic link", part.display())), "{refused}");
         assert_eq!(std::fs::read(Layout::index_file(folder.path())).unwrap(), index);
         assert!(layout.read(None, None).is_ok(), "what is there can be read");
@@ -144,7 +161,7 @@ fn a_folder_whose_making_broke_off_is_finished_and_no_other_is_begun() {
         let made = Layout::open_or_make(folder);
         assert_eq!(made.is_ok(), is_taken, "{files:?}");
         match made {
-            Ok(layout) => layout.add(&artifact("a"), "a").unwrap(),
+            Ok(layout) => layout.add(&artifact("a"), "a", &[]).unwrap(),
             Err(refused) => assert!(refused.to_string().contains("is not empty and holds"), "{refused}"),
         }
     };

@@ -6,8 +6,9 @@ use super::{Registry, header, is_of_content, refused};
 use crate::artifact::MAX_DOCUMENT_BYTES;
 use crate::artifact::bundle;
 use crate::artifact::digest::Digest;
+use crate::artifact::key::PublicKey;
 use crate::artifact::manifest::{Descriptor, INDEX_TYPE, MANIFEST_TYPE, Manifest};
-use crate::artifact::signature::{MAX_SIGNATURES, Signature};
+use crate::artifact::signature::{MAX_SIGNATURES, Signature, Taken};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,6 +20,8 @@ const PREDICATE: &str = "dev.sigstore.bundle.predicateType";
 /// Of a config of which there is nothing to say.
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 const EMPTY: &[u8] = b"{}";
+/// Bundles of one artifact, where those of known keys are looked for.
+const MAX_LOOKED_AT: usize = 256;
 /// Of one list. What belongs to an artifact may be as much as its authors like.
 const MAX_PAGES: usize = 8;
 
@@ -60,19 +63,21 @@ impl Referrer {
 }
 
 impl Registry {
-    /// The bundles that belong to an artifact. Whoever may write there may put anything beside it: what is no bundle, or too
-    /// large, is passed over with a warning.
-    pub(super) async fn bundles(&self, artifact: &Digest) -> anyhow::Result<Vec<Signature>> {
+    /// The bundles that belong to an artifact, one by each of the `known` keys first. Whoever may write there may put anything
+    /// beside it: what is no bundle, or too large, is passed over with a warning, and while a known key's is missing, more are
+    /// looked at than are taken.
+    pub(super) async fn bundles(&self, artifact: &Digest, known: &[PublicKey]) -> anyhow::Result<Vec<Signature>> {
         let mut wanted = self.referrers(artifact).await?;
         wanted.retain(Referrer::may_sign);
         wanted.sort_by_key(|one| !one.is_called_bundle());
-        if wanted.len() > MAX_SIGNATURES {
-            tracing::warn!("{artifact} has {} bundles; the first {MAX_SIGNATURES} are looked at", wanted.len());
-        }
-        let mut bundles = Vec::new();
-        for one in wanted.iter().take(MAX_SIGNATURES) {
+        let mut bundles = Taken::new(artifact, known);
+        for (number, one) in wanted.iter().enumerate() {
+            if number == MAX_LOOKED_AT || (number >= MAX_SIGNATURES && !bundles.misses_a_key()) {
+                tracing::warn!("{artifact} has {} bundles; the first {number} are looked at", wanted.len());
+                break;
+            }
             match self.bundle(one).await {
-                Ok(found) => bundles.extend(found),
+                Ok(found) => found.into_iter().for_each(|found| bundles.add(found)),
                 // A list that does not say what it lists may list anything.
                 Err(error) if is_of_content(&error) && !one.is_called_bundle() => {}
                 Err(error) if is_of_content(&error) => {
@@ -81,7 +86,7 @@ impl Registry {
                 Err(error) => return Err(error.context("a bundle")),
             }
         }
-        Ok(bundles)
+        Ok(bundles.all())
     }
 
     /// The bundle in a manifest, if it holds one in which somebody signs.
@@ -102,7 +107,7 @@ impl Registry {
 
     /// Puts bundles beside an artifact, as `cosign` does, but for those that are there.
     pub(super) async fn attach(&self, artifact: &Descriptor, bundles: &[&Signature]) -> anyhow::Result<()> {
-        let there = self.bundles(&artifact.digest).await?;
+        let there = self.bundles(&artifact.digest, &[]).await?;
         for new in bundles.iter().filter(|new| there.iter().all(|one| one.payload != new.payload)) {
             let attached = self.attach_one(artifact, &new.payload).await;
             attached.with_context(|| format!("cannot put the bundle {} beside it", Digest::of(&new.payload)))?;
