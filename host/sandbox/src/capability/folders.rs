@@ -1,24 +1,26 @@
-//! Documents in folders of this machine. A path is a mount's name and plain names below it. Invariant: what is read
-//! lies under the mounted folder after every symbolic link is resolved, and no link is followed inside it: links are
-//! neither listed nor opened, so that who may write to the folder cannot show a plugin other files.
+//! Documents in folders of this machine. A path is a mount's name and plain names below it. Invariant: what is listed and
+//! read lies under the mounted folder after every symbolic link is resolved, and no link is followed inside it: links are
+//! neither listed nor opened, so that who may write to the folder cannot show a plugin other files (`opened.rs`).
 //!
 //! A folder may hang, as one of another machine does that is away, and nothing ends a read in it. So a plugin has a few at
 //! once, each until it has ended, be its call gone long before, or the plugin loaded anew: it takes no more threads than that
 //! from others (`reads.rs`).
 
+mod opened;
 mod reads;
 mod said;
 
 use super::{BoxFuture, CapabilityError, DocumentEntry, DocumentStore, Documents};
 use crate::per_key::PerKey;
+use opened::{About, Folder};
 use reads::Reads;
 use said::{Said, Wrong};
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 use tidegate_types::TenantId;
 
 /// Folders within folders that are looked into.
@@ -112,16 +114,13 @@ impl Mounts {
     }
 
     fn open_file(&self, path: &str) -> Result<File, CapabilityError> {
-        let mut names = path.split('/');
-        let mount = names.next().and_then(|name| self.roots.get(name));
-        let mut full = mount.ok_or_else(|| not_there(path))?.clone();
-        for name in names {
-            if !is_plain(name) {
-                return Err(CapabilityError::Invalid(format!("`{}` is no path of a document", path.escape_debug())));
-            }
-            full.push(name);
+        let (mount, below) = path.split_once('/').ok_or_else(|| not_there(path))?;
+        let root = self.roots.get(mount).ok_or_else(|| not_there(path))?;
+        let names: Vec<&str> = below.split('/').collect();
+        if !names.iter().all(|name| is_plain(name)) {
+            return Err(CapabilityError::Invalid(format!("`{}` is no path of a document", path.escape_debug())));
         }
-        open_unlinked(&full).map_err(|error| unreadable(path, &error, Wrong::Read, &self.said))
+        open_below(root, &names).map_err(|error| unreadable(path, &error, Wrong::Read, &self.said))
     }
 
     fn list_now(&self, after: Option<&str>, limit: usize) -> Result<Vec<DocumentEntry>, CapabilityError> {
@@ -129,54 +128,18 @@ impl Mounts {
         let mut page = Page { entries: Vec::new(), limit, said: &self.said };
         for (name, root) in &self.roots {
             if let Some(below) = rest_of(&after, name) {
-                walk(root, name, below, MAX_DEPTH, &mut page)?;
+                walk(Folder::root(root), name, below, MAX_DEPTH, &mut page)?;
             }
         }
         Ok(page.entries)
     }
 }
 
-/// A file that is what its path says, no link on the way.
-fn open_unlinked(path: &Path) -> std::io::Result<File> {
-    let link = || std::io::Error::new(ErrorKind::NotFound, "not a plain file");
-    if path.canonicalize()? != path || !fs::symlink_metadata(path)?.is_file() {
-        return Err(link());
-    }
-    let file = File::open(path)?;
-    // Someone may have put a link there in between, or in the place of a folder on the way, and taken it back: what was opened
-    // must be what lies there, unlinked, now.
-    let (opened, there) = (file.metadata()?, fs::symlink_metadata(path)?);
-    if place_of(&file).is_some_and(|place| place != path)
-        || !opened.is_file()
-        || !is_same(&opened, &there)
-        || path.canonicalize()? != path
-    {
-        return Err(link());
-    }
-    Ok(file)
-}
-
-/// Where an open file lies, in the kernel's words; `None` where nobody says it.
-#[cfg(target_os = "linux")]
-fn place_of(file: &File) -> Option<PathBuf> {
-    use std::os::fd::AsRawFd;
-    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn place_of(_: &File) -> Option<PathBuf> {
-    None
-}
-
-#[cfg(unix)]
-fn is_same(a: &Metadata, b: &Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    (a.dev(), a.ino()) == (b.dev(), b.ino())
-}
-
-#[cfg(not(unix))]
-fn is_same(a: &Metadata, b: &Metadata) -> bool {
-    b.is_file() && a.len() == b.len()
+/// The file of these names, each in the folder before it.
+fn open_below(root: &Path, names: &[&str]) -> std::io::Result<File> {
+    let (name, folders) = names.split_last().ok_or(ErrorKind::NotFound)?;
+    let folder = folders.iter().try_fold(Folder::root(root)?, |folder, name| folder.folder(name))?;
+    folder.file(name)
 }
 
 struct Page<'a> {
@@ -199,21 +162,28 @@ fn rest_of<'a>(after: &'a [&'a str], name: &str) -> Option<&'a [&'a str]> {
 }
 
 /// Adds the documents of a folder and those below it, in order.
-fn walk(folder: &Path, shown: &str, after: &[&str], depth: usize, page: &mut Page<'_>) -> Result<(), CapabilityError> {
-    for name in names(folder, shown, depth < MAX_DEPTH, page.said)? {
+fn walk(
+    folder: std::io::Result<Folder>,
+    shown: &str,
+    after: &[&str],
+    depth: usize,
+    page: &mut Page<'_>,
+) -> Result<(), CapabilityError> {
+    let listed = folder.and_then(|folder| Ok((folder.names()?, folder)));
+    let Some((names, folder)) = listed_of(listed, shown, depth < MAX_DEPTH, page.said)? else { return Ok(()) };
+    for name in in_order(names, shown, page.said)? {
         if page.entries.len() >= page.limit {
             break;
         }
         let Some(below) = rest_of(after, &name) else { continue };
         let skip_itself = after.first().is_some_and(|first| *first == name) && below.is_empty();
-        let (path, shown) = (folder.join(&name), format!("{shown}/{name}"));
-        let stat = fs::symlink_metadata(&path);
-        let Some(about) = about(stat, &shown, page.said)? else { continue };
-        if about.is_dir() && depth > 0 {
-            walk(&path, &shown, below, depth - 1, page)?;
-        } else if about.is_dir() && page.said.is_new(&shown, Wrong::Depth) {
+        let shown = format!("{shown}/{name}");
+        let Some(about) = about(folder.about(&name), &shown, page.said)? else { continue };
+        if about.kind.is_dir() && depth > 0 {
+            walk(folder.folder(&name), &shown, below, depth - 1, page)?;
+        } else if about.kind.is_dir() && page.said.is_new(&shown, Wrong::Depth) {
             tracing::warn!(folder = shown, "it is left out, since it lies more than {MAX_DEPTH} folders deep");
-        } else if about.is_file() && !skip_itself {
+        } else if about.kind.is_file() && !skip_itself {
             page.entries.push(entry(shown, &about));
         }
     }
@@ -222,7 +192,7 @@ fn walk(folder: &Path, shown: &str, after: &[&str], depth: usize, page: &mut Pag
 
 /// What a name is; `None` for one that has vanished meanwhile, or of which this server may not know. Any other failure ends
 /// the listing: a document that is merely away for a moment would be forgotten by whoever keeps what it has listed.
-fn about(stat: std::io::Result<Metadata>, shown: &str, said: &Said) -> Result<Option<Metadata>, CapabilityError> {
+fn about(stat: std::io::Result<About>, shown: &str, said: &Said) -> Result<Option<About>, CapabilityError> {
     match stat {
         Ok(about) => {
             said.is_over(shown, Wrong::About);
@@ -236,21 +206,34 @@ fn about(stat: std::io::Result<Metadata>, shown: &str, said: &Said) -> Result<Op
     }
 }
 
-/// What is in a folder. One below a mount that this server may not read, such as `lost+found` of a whole disk, or that has
-/// vanished meanwhile, keeps nobody from the others.
-fn names(folder: &Path, shown: &str, is_below: bool, said: &Said) -> Result<Vec<String>, CapabilityError> {
-    let mut names = Vec::new();
-    let listed = match fs::read_dir(folder) {
+/// What was opened and listed of a folder. One below a mount that this server may not read, such as `lost+found` of a whole
+/// disk, or that has vanished meanwhile, keeps nobody from the others: `None`.
+fn listed_of<T>(
+    listed: std::io::Result<T>,
+    shown: &str,
+    is_below: bool,
+    said: &Said,
+) -> Result<Option<T>, CapabilityError> {
+    match listed {
         Err(error) if is_below && is_left_out(error.kind()) => {
             say_left_out(shown, &error, Wrong::List, said);
-            return Ok(names);
+            Ok(None)
         }
-        listed => listed.map_err(|error| unreadable(shown, &error, Wrong::List, said))?,
-    };
+        listed => listed.map(Some).map_err(|error| unreadable(shown, &error, Wrong::List, said)),
+    }
+}
+
+/// The names in a folder that can be shown.
+fn in_order(
+    listed: impl Iterator<Item = std::io::Result<OsString>>,
+    shown: &str,
+    said: &Said,
+) -> Result<Vec<String>, CapabilityError> {
+    let mut names = Vec::new();
     let mut are_shown = true;
     for entry in listed {
-        let entry = entry.map_err(|error| unreadable(shown, &error, Wrong::List, said))?;
-        match entry.file_name().into_string() {
+        let name = entry.map_err(|error| unreadable(shown, &error, Wrong::List, said))?;
+        match name.into_string() {
             Ok(name) if is_plain(&name) => names.push(name),
             _ => {
                 are_shown = false;
@@ -285,9 +268,8 @@ fn say_left_out(shown: &str, why: &std::io::Error, wrong: Wrong, said: &Said) {
     }
 }
 
-fn entry(path: String, about: &Metadata) -> DocumentEntry {
-    let modified = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    DocumentEntry { path, size_bytes: about.len(), modified_unix_ms: modified.map_or(0, |d| d.as_millis() as u64) }
+fn entry(path: String, about: &About) -> DocumentEntry {
+    DocumentEntry { path, size_bytes: about.size_bytes, modified_unix_ms: about.modified_unix_ms }
 }
 
 fn not_there(path: &str) -> CapabilityError {

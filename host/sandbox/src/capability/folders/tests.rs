@@ -1,5 +1,6 @@
 use super::reads::MAX_READS;
 use super::*;
+use std::fs;
 
 fn tenant() -> TenantId {
     TenantId::new("t")
@@ -11,6 +12,10 @@ fn mounts(folder: &Path) -> Mounts {
 
 fn docs(folder: &Path) -> BTreeMap<String, PathBuf> {
     BTreeMap::from([("docs".to_owned(), folder.to_owned())])
+}
+
+fn opened(folder: &Path) -> Folder {
+    Folder::root(&folder.canonicalize().unwrap()).unwrap()
 }
 
 fn tree() -> tempfile::TempDir {
@@ -91,8 +96,12 @@ fn no_path_leaves_its_mount() {
 fn a_folder_below_that_cannot_be_listed_keeps_nobody_from_the_others() {
     let (folder, said) = (tree(), Said::default());
     let gone = folder.path().join("gone");
-    assert_eq!(names(&gone, "docs/gone", true, &said).unwrap(), [""; 0], "it has vanished");
-    assert!(names(&gone, "docs", false, &said).is_err(), "the mount itself");
+    let list = |shown: &str, depth: usize| {
+        let mut page = Page { entries: Vec::new(), limit: 100, said: &said };
+        walk(Folder::root(&gone), shown, &[], depth, &mut page).map(|()| page.entries.len())
+    };
+    assert_eq!(list("docs/gone", MAX_DEPTH - 1).unwrap(), 0, "it has vanished");
+    list("docs", MAX_DEPTH).expect_err("the mount itself");
     assert!(is_left_out(ErrorKind::PermissionDenied) && !is_left_out(ErrorKind::TimedOut));
 }
 
@@ -130,7 +139,7 @@ fn a_document_of_which_nothing_can_be_learned_ends_the_listing_unless_it_is_gone
         assert!(matches!(&failed, CapabilityError::Unavailable(about) if about.contains("docs/a")), "{failed}");
     }
     let folder = tree();
-    assert!(about(fs::symlink_metadata(folder.path()), "docs/a", &said).unwrap().is_some());
+    assert!(about(opened(folder.path()).about("a"), "docs/a", &said).unwrap().is_some());
     assert!(said.is_new("docs/a", Wrong::About), "it is well again");
 }
 
@@ -141,9 +150,13 @@ fn a_folder_that_can_be_listed_again_is_news_when_it_cannot() {
     for wrong in [Wrong::List, Wrong::Name] {
         assert!(said.is_new("docs", wrong));
     }
-    names(&gone, "docs", false, &said).unwrap_err();
+    let list = |path: &Path| {
+        let mut page = Page { entries: Vec::new(), limit: 100, said: &said };
+        walk(Folder::root(path), "docs", &[], MAX_DEPTH, &mut page)
+    };
+    list(&gone).unwrap_err();
     assert!(!said.is_new("docs", Wrong::List));
-    names(folder.path(), "docs", false, &said).unwrap();
+    list(&folder.path().canonicalize().unwrap()).unwrap();
     assert!(said.is_new("docs", Wrong::List) && said.is_new("docs", Wrong::Name));
 }
 
@@ -175,18 +188,62 @@ fn links_are_neither_listed_nor_opened() {
     }
 }
 
-/// As it may be for the moment of opening.
+/// As who may write to the folder can do between any two looks at it.
+#[cfg(unix)]
+#[test]
+fn what_was_opened_stays_what_it_was_whatever_comes_in_its_place() {
+    let (outside, folder) = (tree(), tree());
+    fs::write(outside.path().join("a/secret"), "").unwrap();
+    let root = opened(folder.path());
+    let inner = root.folder("a").unwrap();
+    fs::rename(folder.path().join("a"), folder.path().join("aside")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("a"), folder.path().join("a")).unwrap();
+    let mut names: Vec<_> = inner.names().unwrap().map(|name| name.unwrap().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["b", "z.txt"]);
+    assert!(inner.about("z.txt").is_ok() && inner.about("secret").is_err() && inner.file("secret").is_err());
+    // The link is none that is opened.
+    let refused = root.folder("a").err().unwrap().kind();
+    assert!(is_left_out(refused), "{refused}");
+    std::os::unix::fs::symlink(outside.path().join("b.txt"), folder.path().join("linked")).unwrap();
+    assert_eq!(root.file_at_once("linked").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
-fn what_was_opened_by_a_folder_that_is_a_link_lies_elsewhere() {
+fn a_listing_shows_nothing_of_where_a_link_leads_that_comes_and_goes() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use std::sync::atomic::{AtomicBool, Ordering};
     let (outside, folder) = (tree(), tree());
-    let [outside, folder] = [outside.path(), folder.path()].map(|path| path.canonicalize().unwrap());
-    let plain = File::open(folder.join("a/z.txt")).unwrap();
-    assert_eq!(place_of(&plain).unwrap(), folder.join("a/z.txt"));
-    fs::rename(folder.join("a"), folder.join("aside")).unwrap();
-    std::os::unix::fs::symlink(outside.join("a"), folder.join("a")).unwrap();
-    let linked = File::open(folder.join("a/z.txt")).unwrap();
-    assert_eq!(place_of(&linked).unwrap(), outside.join("a/z.txt"));
+    fs::write(outside.path().join("a/secret"), "").unwrap();
+    let [place, link] = ["a", "link"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink(outside.path().join("a"), &link).unwrap();
+    let (mounts, is_done) = (mounts(folder.path()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                renameat_with(CWD, &place, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        let shown: Vec<_> = (0..2000).flat_map(|_| paths(mounts.list_now(None, 100).unwrap())).collect();
+        is_done.store(true, Ordering::Relaxed);
+        assert!(!shown.iter().any(|path| path.ends_with("secret")));
+        assert!(shown.iter().any(|path| path == "docs/a/z.txt"), "it was there now and then");
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_mount_is_not_there_once_a_link_leads_to_its_place() {
+    let (outside, folder) = (tree(), tree());
+    let mounts = mounts(&folder.path().join("a"));
+    assert_eq!(mounts.read_now("docs/z.txt", 0, 1).unwrap(), b"0");
+    let away = outside.path().join("away");
+    fs::rename(folder.path(), &away).unwrap();
+    std::os::unix::fs::symlink(&away, folder.path()).unwrap();
+    assert!(matches!(mounts.read_now("docs/z.txt", 0, 1), Err(CapabilityError::Invalid(_))));
+    assert!(matches!(mounts.list_now(None, 100), Err(CapabilityError::Invalid(_))));
+    fs::remove_file(folder.path()).unwrap();
 }
 
 #[tokio::test]
