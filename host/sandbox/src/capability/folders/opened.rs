@@ -17,7 +17,8 @@ const THROUGH: OFlags = OFlags::PATH.union(FOLDER);
 #[cfg(not(target_os = "linux"))]
 const THROUGH: OFlags = FOLDER;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
+/// What is no file after all keeps nobody waiting for who writes to it.
+const FILE: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A folder.
 pub(super) struct Folder(OwnedFd);

@@ -246,6 +246,19 @@ fn a_mount_is_not_there_once_a_link_leads_to_its_place() {
     fs::remove_file(folder.path()).unwrap();
 }
 
+/// As one that comes in a file's place while that is opened: without a writer, opening it would not end.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_in_a_files_place_is_refused_at_once() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let folder = tree();
+    mknodat(CWD, folder.path().join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let (root, (done, opened)) = (opened(folder.path()), std::sync::mpsc::sync_channel(1));
+    std::thread::spawn(move || done.send(root.file_at_once("pipe").map(drop)));
+    let refused = opened.recv_timeout(std::time::Duration::from_secs(10)).unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "not a plain file");
+}
+
 #[tokio::test]
 async fn reads_that_hang_take_no_more_threads_however_many_calls_give_up() {
     use futures_util::FutureExt;
