@@ -1,7 +1,9 @@
 //! Parses what `describe` says. The JSON may hold keys that this host does not know: they are logged, so that a
-//! plugin may be newer than its host. What the host knows it checks.
+//! plugin may be newer than its host. What the host knows it checks. A server keeps the schema for as long as the plugin, so
+//! that its values are bounded as those of a result are.
 
 use crate::error::LoadCause;
+use crate::json::Values;
 use crate::prefilter::Prefilter;
 use crate::stage::Descriptor;
 use serde_json::{Map, Value};
@@ -13,9 +15,13 @@ const MAX_SUMMARY_BYTES: usize = 200;
 const STREAM_KEYS: [&str; 3] = ["holdback-bytes", "look-behind-bytes", "prefilter"];
 const KEYS: [&str; 9] =
     ["name", "version", "summary", "config-schema", "capabilities", "metrics", "mutates", "deterministic", "stream"];
+/// What to do about too many values.
+const FEWER_VALUES: &str =
+    "; let `config-schema` name by `$ref` what it says often, and check by `pattern` what would be a long `enum`";
 
 /// The descriptor in a JSON text.
 pub(crate) fn parse(json: &str) -> Result<Descriptor, LoadCause> {
+    Values::of_result().take(json, "it").map_err(|why| wrong("", why + FEWER_VALUES))?;
     let value: Value = serde_json::from_str(json).map_err(|e| wrong("", format!("it is not JSON: {e}")))?;
     let Value::Object(said) = value else { return Err(wrong("", "it is not a JSON object")) };
     let name = text(&said, "name")?;
@@ -165,6 +171,7 @@ fn is_version(version: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::MAX_VALUES;
     use serde_json::json;
 
     fn good() -> Value {
@@ -285,6 +292,21 @@ mod tests {
         let parsed = parse(&newer.to_string()).unwrap();
         assert_eq!(parsed.unknown_keys, ["view", "stream.pre-filter", "stream.prefilter.not-behind"]);
         assert_eq!(parsed.prefilter, None);
+    }
+
+    #[test]
+    fn one_of_too_many_values_is_refused_before_it_is_read() {
+        let with = |more: usize| {
+            let mut said = good();
+            said["newer"] = json!(vec![0; more]);
+            parse(&said.to_string()).map(|_| ())
+        };
+        assert_eq!(with(MAX_VALUES - 100), Ok(()));
+        let why = with(MAX_VALUES).unwrap_err().to_string();
+        let told = "its descriptor is wrong: it has too many values: those of one result are 16384 at most; let `config-schema`";
+        assert!(why.starts_with(told), "{why}");
+        let endless = format!("{{\"name\":[{}", "0,".repeat(MAX_VALUES));
+        assert!(parse(&endless).unwrap_err().to_string().contains("too many values"));
     }
 
     #[test]

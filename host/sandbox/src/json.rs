@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 /// Values in all JSON of one result: lists, objects, and what is in them. They take 2 MiB and more.
-const MAX_VALUES: usize = 16_384;
+pub(crate) const MAX_VALUES: usize = 16_384;
 
 /// How many values the rest of a result may have.
 pub(crate) struct Values {
