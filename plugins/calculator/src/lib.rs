@@ -90,7 +90,7 @@ tidegate_plugin_sdk::export!(Calculator: ToolProvider);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
+    use tidegate_plugin_sdk::testing::{assert_readme_is_true, assert_tools_are_taken, plugin};
 
     fn call(config: &str, name: &str, arguments: &str) -> Result<ToolOutcome, Error> {
         let call = ToolCall { id: "c1".into(), name: name.into(), arguments: arguments.into() };
@@ -126,6 +126,7 @@ mod tests {
     #[test]
     fn the_tool_is_described_for_the_model() {
         let tools = plugin::<Calculator>("").list_tools(&Context::default()).unwrap();
+        assert_tools_are_taken(&tools);
         assert_eq!((tools.len(), tools[0].name.as_str(), tools[0].hints), (1, TOOL, ToolHints::PURE));
         let schema: serde_json::Value = serde_json::from_str(&tools[0].input_schema).unwrap();
         assert_eq!(schema["required"][0], "expression");

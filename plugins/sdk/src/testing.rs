@@ -2,10 +2,12 @@
 //! guard says, and checks the contract on the way, what the guard declares of itself included.
 //!
 //! [`assert_same_for_any_chunking`] is the test that every guard on streams should have: whatever the pieces in
-//! which a text arrives, the client reads the same. What guards on messages do is in `testing/edits.rs`.
+//! which a text arrives, the client reads the same. What guards on messages do is in `testing/edits.rs`, what a server checks of
+//! tools in `testing/tools.rs`.
 
 mod chunkings;
 mod edits;
+mod tools;
 
 use crate::findings::MAX_FINDINGS;
 use crate::host::fake;
@@ -16,6 +18,7 @@ use crate::types::{Context, Finding, Span};
 use chunkings::chunkings;
 
 pub use edits::{assert_same_for_any_parts, edited};
+pub use tools::assert_tools_are_taken;
 
 /// How the host behaves where the contract leaves it free.
 #[derive(Clone, Debug)]

@@ -134,6 +134,23 @@ expect.content = "east:0.99,north:0.11"
     assert!(!good && said.contains("it calls `search`") && !said.contains("`content` is"), "{said}");
 }
 
+/// By the server's own check.
+#[test]
+fn an_answer_for_which_the_instance_has_no_room_is_refused() {
+    let asks = |bytes: usize, expect: &str| {
+        let grants = OUTSIDE.replace("example\"] }", "example\"], response_kib = 4096 }");
+        let body = "x".repeat(bytes);
+        format!(
+            "[limits]\nmemory_mib = 2\n{grants}[[host.http]]\nurl = \"https://a.example/x\"\nbody = \"{body}\"\n\
+             [[case]]\nname = \"a\"\nask.tool = {{ name = \"get\", arguments = \"https://a.example/x\" }}\n\
+             expect.error = \"{expect}\"\n"
+        )
+    };
+    let why = "the bodies that one call of `http` brings have 2097153 bytes with this one; at most 2097152";
+    let (good, said) = run_cases(&guest("reaches"), &asks((2 << 20) + 1, why));
+    assert!(good, "{said}");
+}
+
 /// The machine's own say nothing of a plugin, and are nobody's to try it with.
 #[test]
 fn a_secret_is_what_the_file_says() {

@@ -13,6 +13,7 @@ pub(super) mod kv;
 mod outside;
 mod params;
 mod target;
+pub(crate) mod values;
 pub(super) mod vectors;
 
 pub use documents::{put_file, remove_file, take_reads};

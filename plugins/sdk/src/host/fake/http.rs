@@ -12,6 +12,12 @@ const MAX_URL_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 const MAX_AT_ONCE: usize = 16;
+/// What an answer's body has at most by the host's default of `http.response_kib`; the rest is cut off.
+const RESPONSE_BYTES: usize = 1 << 20;
+/// The host's default of `memory_mib`.
+const MEMORY_BYTES: usize = 64 << 20;
+// A host refuses bodies of one call that do not fit its instance together; these do.
+const _: () = assert!(MAX_AT_ONCE * RESPONSE_BYTES <= MEMORY_BYTES);
 /// Before a secret.
 const MAX_PREFIX_BYTES: usize = 64;
 /// Headers that are the host's.
@@ -66,10 +72,18 @@ pub(in crate::host) fn send_all(requests: &[Request]) -> Vec<Result<Response, Er
 
 fn answer(request: &Request) -> Result<Response, Error> {
     check(request)?;
-    HTTP.with_borrow_mut(|http| {
+    let answered = HTTP.with_borrow_mut(|http| {
         http.sent.push(request.clone());
         http.script.as_mut().map_or_else(|| denied("http"), |script| script(request))
-    })
+    });
+    answered.map(cut)
+}
+
+/// As much of an answer as the host reads.
+fn cut(mut response: Response) -> Response {
+    response.truncated |= response.body.len() > RESPONSE_BYTES;
+    response.body.truncate(RESPONSE_BYTES);
+    response
 }
 
 fn check(request: &Request) -> Result<(), Error> {
@@ -150,6 +164,17 @@ mod tests {
         let refused = answered(MAX_AT_ONCE + 1);
         assert_eq!(refused.len(), MAX_AT_ONCE + 1);
         assert!(refused.iter().all(|answer| matches!(answer, Err(Error::InvalidInput(_)))));
+    }
+
+    #[test]
+    fn of_an_answer_there_is_as_much_as_a_host_reads_unasked() {
+        let read = |bytes: usize| {
+            on_http(move |_| Ok(Response { status: 200, body: vec![b'x'; bytes], ..Response::default() }));
+            let response = http::send(&get()).unwrap();
+            (response.body.len(), response.truncated)
+        };
+        assert_eq!(read(RESPONSE_BYTES), (RESPONSE_BYTES, false));
+        assert_eq!(read(RESPONSE_BYTES + 1), (RESPONSE_BYTES, true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is outside of the host: models, scripted, secrets by name, randomness. What a test did not script answers
 //! [`Error::Denied`], as an ungranted capability would.
 
-use super::{hand_over, may_have_secrets, params};
+use super::{hand_over, may_have_secrets, params, values};
 use crate::host::models::{Label, Reply};
 use crate::plugin::Error;
 use crate::types::Message;
@@ -63,6 +63,7 @@ pub(in crate::host) fn complete(alias: &str, messages: &[Message], given: &str) 
     if messages.is_empty() {
         return Err(Error::InvalidInput("there are no messages".into()));
     }
+    values::check(messages, given)?;
     params::check(given)?;
     with(|o| o.complete.as_mut().map_or_else(|| denied("models.complete"), |script| script(messages)))
 }
@@ -151,5 +152,7 @@ mod tests {
         assert!(matches!(asked(r#"{"tools":[]}"#), Err(Error::InvalidInput(_))));
         assert!(matches!(asked(r#"{"seed":1}"#), Err(Error::Denied(_))), "it is not scripted");
         assert!(matches!(models::complete("judge", &[], ""), Err(Error::InvalidInput(_))));
+        let many = format!("{{\"stop\":[{}0]}}", "0,".repeat(1 << 14));
+        assert!(matches!(asked(&many), Err(Error::InvalidInput(why)) if why.contains("too many values")));
     }
 }
