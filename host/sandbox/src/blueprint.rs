@@ -1,7 +1,7 @@
 //! What all instances of one plugin have in common, fixed when it is loaded.
 
 use crate::bindings::exports::tidegate::plugin as exports;
-use crate::capability::{Documents, HttpAccess, KvStore, LogRate, ModelService, VectorStore};
+use crate::capability::{Documents, HttpAccess, KvStore, LogRate, ModelService, Undeclared, VectorStore};
 use crate::config::Fixed;
 use crate::registry::{Registry, Work};
 use crate::stage::{Grants, Limits, StageKind};
@@ -31,6 +31,8 @@ pub(crate) struct Blueprint {
     pub(crate) log_rate: Arc<LogRate>,
     /// The names that `metrics` accepts.
     pub(crate) metrics: Vec<String>,
+    /// In the world of a test: what its instances counted by other names.
+    pub(crate) undeclared: Option<Arc<Undeclared>>,
     /// Whether the descriptor says that the plugin refers to secrets.
     pub(crate) declares_secrets: bool,
     pub(crate) configure_cpu: Duration,

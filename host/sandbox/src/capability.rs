@@ -31,7 +31,7 @@ pub use vectors::{Collection, VectorEntry, VectorHit, VectorRefusal, VectorStore
 pub(crate) use http::HttpAccess;
 pub(crate) use log::LogBudget;
 pub(crate) use log_rate::LogRate;
-pub(crate) use metrics::Meters;
+pub(crate) use metrics::{Meters, Undeclared};
 
 use crate::bindings::Everything;
 use crate::bindings::tidegate::plugin::types as wit;

@@ -174,6 +174,7 @@ pub(crate) fn blueprint(
         vectors: core.config.vectors.clone(),
         fixed: core.config.fixed.clone(),
         metrics: Vec::new(),
+        undeclared: core.config.fixed.as_ref().map(|_| Arc::default()),
         declares_secrets: false,
         configure_cpu: core.config.configure_cpu,
         clock: core.ticker.clock().clone(),

@@ -126,6 +126,12 @@ impl Plugin {
         Duration::from_nanos(self.most_cpu_ns.swap(0, Ordering::Relaxed))
     }
 
+    /// Names that it does not declare and has counted by since this was asked last, some of them where there are many: known in
+    /// the world of a test alone ([`crate::Fixed`]).
+    pub fn take_undeclared(&self) -> BTreeSet<String> {
+        self.blueprint.undeclared.as_ref().map(|undeclared| undeclared.take()).unwrap_or_default()
+    }
+
     /// The most linear memory, tables included, that one of its instances has had. For the tools of authors.
     pub fn memory_peak(&self) -> usize {
         self.blueprint.memory_peak.as_ref().map_or(0, |peak| peak.load(Ordering::Relaxed))

@@ -45,8 +45,8 @@ pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
             Ok(call) => writeln!(out, "call        {:>9} ns  {}", call.as_nanos(), case.name)?,
             Err(why) => writeln!(out, "left out                {}: {why}", case.name)?,
         }
-        if let Some(slow) = workbench::over_default(plugin, case.ask.kind()) {
-            writeln!(out, "            {slow}")?;
+        for remark in workbench::remarks(plugin, case.ask.kind()) {
+            writeln!(out, "            {remark}")?;
         }
     }
     writeln!(out, "memory      at most {} KiB of one instance", plugin.memory_peak() / 1024)?;

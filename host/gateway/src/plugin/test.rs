@@ -57,10 +57,10 @@ fn run_counted(component: &[u8], fixtures: &Fixtures, counted: &Counted, out: &m
     let trial = Trial { runtime, component, fixtures, shared, counted };
     let mut failed = 0;
     for case in &fixtures.case {
-        let (Ran { wrong, chunkings, slow }, log) = heard(|| trial.run(case));
+        let (Ran { wrong, chunkings, remarks }, log) = heard(|| trial.run(case));
         let note = if chunkings > 1 { format!(" ({chunkings} chunkings)") } else { String::new() };
         writeln!(out, "{}  {}{note}", if wrong.is_empty() { "ok    " } else { "FAILED" }, case.name)?;
-        slow.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
+        remarks.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
         if !wrong.is_empty() {
             failed += 1;
             wrong.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
@@ -103,14 +103,14 @@ struct Ran {
     wrong: Vec<String>,
     /// In how many chunkings it was tried.
     chunkings: usize,
-    /// What a server's default limits would have ended.
-    slow: Option<String>,
+    /// What is no fault, and goes otherwise in a server.
+    remarks: Vec<String>,
 }
 
 impl Ran {
     /// Of what there is no call of which more could be said.
     fn uncalled(wrong: Vec<String>) -> Self {
-        Self { wrong, chunkings: 1, slow: None }
+        Self { wrong, chunkings: 1, remarks: Vec::new() }
     }
 
     /// A config that is refused is an outcome too, where the case expects one. What is said beside the fault is for the author,
@@ -162,15 +162,15 @@ impl Trial<'_> {
         }
         plugin.pass_time(Duration::from_millis(case.advance_ms));
         let outcome = self.outcome(world, case);
-        let slow = workbench::over_default(plugin, asked);
+        let remarks = workbench::remarks(plugin, asked);
         match outcome {
             Ok((outcome, chunkings)) => {
                 let mut wrong = cases::differences(&case.expect, &outcome, plugin.name());
                 wrong.extend(cases::not_offered(&case.ask, &case.expect, &outcome));
                 wrong.extend(cases::left_out(&case.expect, &outcome));
-                Ran { wrong, chunkings, slow }
+                Ran { wrong, chunkings, remarks }
             }
-            Err(error) => Ran { slow, ..Ran::uncalled(vec![format!("{error:#}")]) },
+            Err(error) => Ran { remarks, ..Ran::uncalled(vec![format!("{error:#}")]) },
         }
     }
 

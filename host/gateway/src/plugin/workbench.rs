@@ -1,5 +1,5 @@
 //! The sandbox of the author's tools: the server's own, with room for few instances and patience for what takes longer than a
-//! server would let it. [`over_default`] says so then.
+//! server would let it. [`remarks`] says so then.
 
 use super::fixture::Fixtures;
 use super::script::{ScriptedHttp, ScriptedModels};
@@ -145,13 +145,29 @@ fn limits(said: &LimitsConfig) -> Limits {
     LimitsConfig { cpu_ms, wall_ms, ..said.clone() }.to_limits()
 }
 
-/// What the operator has to know where a call since the last look took more CPU time than a server gives unasked.
-pub(super) fn over_default(plugin: &Plugin, kind: StageKind) -> Option<String> {
+/// What is no fault of calls since the last look, and goes otherwise in a server than its author may think.
+pub(super) fn remarks(plugin: &Plugin, kind: StageKind) -> Vec<String> {
+    over_default(plugin, kind).into_iter().chain(undeclared(plugin)).collect()
+}
+
+/// What the operator has to know where a call took more CPU time than a server gives unasked.
+fn over_default(plugin: &Plugin, kind: StageKind) -> Option<String> {
     let (took, limit) = (plugin.take_most_cpu(), LimitsConfig::default().cpu(kind));
     let (took_ms, limit_ms, kind) = (took.as_millis(), limit.as_millis(), kind.as_str());
     (took > limit).then(|| {
         format!(
             "took {took_ms} ms of CPU; a server's default for a {kind} is {limit_ms} (`limits.cpu_ms` of the stage)"
+        )
+    })
+}
+
+/// Which metrics nobody will see, though the plugin counts them.
+fn undeclared(plugin: &Plugin) -> Option<String> {
+    let names: Vec<String> = plugin.take_undeclared().iter().map(|name| format!("`{}`", name.escape_debug())).collect();
+    (!names.is_empty()).then(|| {
+        let names = names.join(", ");
+        format!(
+            "counts {names}, which `metrics` of its descriptor does not declare: a server leaves that out, and logs it"
         )
     })
 }

@@ -34,6 +34,35 @@ fn what_a_call_counts_is_expected_as_what_it_answers() {
     assert!(said.contains("metric `lost` is not declared in the descriptor"), "{said}");
 }
 
+/// A server answers all the same, and counts nothing: whoever wrote it would look for figures that never come.
+#[test]
+fn each_case_in_which_a_metric_is_counted_that_is_not_declared_says_so_and_passes() {
+    let case = |name: &str, tool: &str, metric: &str| {
+        format!(
+            "[[case]]\nname = \"{name}\"\nask.tool = {{ name = \"{tool}\", arguments = \"{metric} 2\" }}\n\
+             expect.tools = []\n"
+        )
+    };
+    let cases = [
+        case("lost", "count", "lost"),
+        case("kept", "count", "kept"),
+        case("lost again", "count", "lost"),
+        case("seen", "observe", "seen"),
+    ];
+    let grants = "[grants]\nkv_kib = 64\ndocuments = { here = \".\" }\n";
+    let (good, said) = run_cases(&guest("keeper"), &(grants.to_owned() + &cases.concat()));
+    let told = |name: &str| {
+        format!(
+            "\n        counts `{name}`, which `metrics` of its descriptor does not declare: a server leaves that out, and \
+             logs it\n"
+        )
+    };
+    let lines = ["lost", "lost again"].map(|case| format!("ok      {case}{}", told("lost")));
+    assert!(good && lines.iter().all(|lines| said.contains(lines)), "{said}");
+    assert!(said.contains(&format!("ok      seen{}", told("seen"))), "{said}");
+    assert_eq!(said.matches("        counts").count(), 3, "{said}");
+}
+
 #[test]
 fn a_plugin_without_its_grant_is_told_where_tests_have_it() {
     let (good, said) = run_cases(&guest("keeper"), "[[case]]\nname = \"a\"\nask.stream = \"x\"\nexpect.text = \"x\"\n");

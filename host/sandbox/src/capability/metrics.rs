@@ -5,14 +5,15 @@
 use crate::bindings::tidegate::plugin::metrics::Host;
 use crate::state::HostState;
 use metrics::{Counter, Histogram};
-use std::collections::HashMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
 use tidegate_types::TenantId;
 
 /// Observations of one call.
 const MAX_OBSERVATIONS: u32 = 256;
 /// Tenants whose handles an instance keeps while it serves another; those of more are made again.
 const MAX_TENANTS: usize = 64;
-/// Lines of an instance about names that are not declared, one for each.
+/// Names that are not declared of which an instance has a line in the log, one for each, and a test is told.
 const MAX_UNDECLARED: usize = 16;
 
 /// What one instance counts by.
@@ -58,6 +59,25 @@ impl Meters {
     }
 }
 
+/// What a plugin under test counts by names that it does not declare: its author is told of each case in which it does, and not
+/// only of the first, as a log is.
+#[derive(Default)]
+pub(crate) struct Undeclared(Mutex<BTreeSet<String>>);
+
+impl Undeclared {
+    fn note(&self, name: &str) {
+        let mut names = self.0.lock();
+        if names.len() < MAX_UNDECLARED {
+            names.insert(name.to_owned());
+        }
+    }
+
+    /// The names since this was asked last.
+    pub(crate) fn take(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
 impl Host for HostState {
     fn count(&mut self, name: String, delta: u64) -> wasmtime::Result<()> {
         self.use_capability("metrics.count");
@@ -98,11 +118,20 @@ impl HostState {
             return false;
         }
         let declared = self.blueprint.metrics.iter().any(|m| m == name);
-        let shown: String = if declared { String::new() } else { name.chars().take(64).collect() };
-        if !declared && self.meters.is_news(&shown) {
-            self.complain(&format!("metric `{}` is not declared in the descriptor", shown.escape_debug()));
+        if !declared {
+            self.leave_out(&name.chars().take(64).collect::<String>());
         }
         declared
+    }
+
+    /// Says that a name is not declared.
+    fn leave_out(&mut self, name: &str) {
+        if let Some(undeclared) = &self.blueprint.undeclared {
+            undeclared.note(name);
+        }
+        if self.meters.is_news(name) {
+            self.complain(&format!("metric `{}` is not declared in the descriptor", name.escape_debug()));
+        }
     }
 
     /// Ends a call: says how many observations were too many.
