@@ -57,8 +57,8 @@ pub(crate) fn assemble(
     let mut wrong = Wrong::default();
     let (stages, loaded) = load_stages(&plugins, config, &|_| {}, &mut facts, &mut wrong)?;
     wrong.none()?;
-    let (max_inflight, max_tool_turns) = (config.server.max_inflight, loaded.max_tool_turns);
-    let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
+    let (max_inflight, tools) = (config.server.max_inflight, loaded.tool_limits());
+    let limits = Limits { max_inflight, tools, ..Limits::default() };
     let pipeline = Pipeline::new(models, stages.clone(), limits, gate, ledger);
     check_default_route(&pipeline, &stages)?;
     Ok(Assembled { pipeline, loaded, plugins, facts })

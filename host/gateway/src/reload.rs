@@ -199,7 +199,7 @@ impl Reloader {
         step.is("it takes what was loaded, and asks the store".into());
         let service = self.service.upgrade().context("the server has stopped")?;
         assemble::check_default_route(&service.pipeline(), &stages)?;
-        let pipeline = service.pipeline().with_stages(stages, loaded.max_tool_turns);
+        let pipeline = service.pipeline().with_stages(stages, loaded.tool_limits());
         let answers = Arc::new(PipelineAnswers(Arc::clone(&pipeline)));
         let store = service.desk().ok();
         let shut_out = match store {

@@ -2,7 +2,7 @@
 //! they are about what callers said, and may go to an upstream. Nothing is retrieved for them, no tool runs, no memory is
 //! written and no observer told.
 
-use crate::chat::{Pipeline, Stages};
+use crate::chat::{Pipeline, Stages, ToolLimits};
 use crate::context::RequestContext;
 use crate::reply::ReplyEvent;
 use crate::stages::ANSWERED_BY;
@@ -14,7 +14,8 @@ impl Pipeline {
     pub async fn write_aside(&self, chat: Chat, cx: RequestContext) -> Result<String, Reject> {
         let Stages { prompt_guards, late_guards, stream_guards, output_guards, .. } = self.stages.clone();
         let guards = Stages { prompt_guards, late_guards, stream_guards, output_guards, ..Stages::default() };
-        let mut reply = self.with_stages(guards, 0).answer(Chat { stream: false, ..chat }, cx).await?;
+        let no_tools = ToolLimits { max_turns: 0, ..self.limits.tools };
+        let mut reply = self.with_stages(guards, no_tools).answer(Chat { stream: false, ..chat }, cx).await?;
         if reply.headers.iter().any(|(name, _)| *name == ANSWERED_BY) {
             return Err(withheld());
         }

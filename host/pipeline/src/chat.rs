@@ -81,10 +81,8 @@ pub struct RetrieverStage {
 pub struct Limits {
     /// Requests between admission and the end of their answer; past it only for tenants below their share of it.
     pub max_inflight: usize,
-    /// Turns of one answer in which the model calls the server's tools.
-    pub max_tool_turns: u32,
-    /// Bytes that the server's tools may say for one answer, in all its turns. It is a prompt as one that a caller sends.
-    pub max_tool_bytes: usize,
+    /// What one answer may have of the server's tools.
+    pub tools: ToolLimits,
     /// Numbers of all vectors that are being made or sent; past it only for tenants below their share of it. Each takes
     /// 4 bytes, and up to 15 more when it is written.
     pub max_vector_numbers: usize,
@@ -92,7 +90,22 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_inflight: 1024, max_tool_turns: 8, max_tool_bytes: 10 << 20, max_vector_numbers: 32 << 20 }
+        Self { max_inflight: 1024, tools: ToolLimits::default(), max_vector_numbers: 32 << 20 }
+    }
+}
+
+/// Bounds of what one answer has of the server's tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToolLimits {
+    /// Turns in which the model calls them; with 0 it is offered none.
+    pub max_turns: u32,
+    /// Bytes that they may say, in all turns. It is a prompt as one that a caller sends.
+    pub max_bytes: usize,
+}
+
+impl Default for ToolLimits {
+    fn default() -> Self {
+        Self { max_turns: 8, max_bytes: 10 << 20 }
     }
 }
 
@@ -117,13 +130,13 @@ impl Pipeline {
         Arc::new(Self { models, stages, limits, admission, vectors, gate, background: Background::default(), ledger })
     }
 
-    /// A pipeline with other stages that shares models, admission, limits and background work with this one, which goes
-    /// on for the requests that it has.
-    pub fn with_stages(&self, stages: Stages, max_tool_turns: u32) -> Arc<Self> {
+    /// A pipeline with other stages, and other bounds of their tools, that shares models, admission, the other limits and background
+    /// work with this one, which goes on for the requests that it has.
+    pub fn with_stages(&self, stages: Stages, tools: ToolLimits) -> Arc<Self> {
         Arc::new(Self {
             models: self.models.clone(),
             stages,
-            limits: Limits { max_tool_turns, ..self.limits.clone() },
+            limits: Limits { tools, ..self.limits.clone() },
             admission: self.admission.clone(),
             vectors: self.vectors.clone(),
             gate: self.gate.clone(),
@@ -149,7 +162,7 @@ impl Pipeline {
 
     /// Whether requests can get past the stages. Where one did not load and is closed, none can that meets it: why it did not load.
     pub fn check_stages(&self) -> Result<(), Arc<str>> {
-        let mut stages = self.stages.on_the_path(self.limits.max_tool_turns);
+        let mut stages = self.stages.on_the_path(self.limits.tools.max_turns);
         stages.find_map(Stage::refuses_all).map_or(Ok(()), Err)
     }
 

@@ -29,7 +29,7 @@ mod stages;
 mod states;
 
 pub use breaker::{Breaker, BreakerConfig};
-pub use chat::{Limits, MemoryStage, Pipeline, RetrieverStage, Stages};
+pub use chat::{Limits, MemoryStage, Pipeline, RetrieverStage, Stages, ToolLimits};
 pub use context::{History, RequestContext};
 pub use embed::{Embedded, Room};
 pub use gate::{Gate, GateConfig};

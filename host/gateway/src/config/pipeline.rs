@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tidegate_pipeline::{OnError, WhenStreamed};
+use tidegate_pipeline::{OnError, ToolLimits, WhenStreamed};
 use tidegate_sandbox::Snapshot;
 use tidegate_sandbox::stage::{Limits, StageKind};
 
@@ -20,6 +20,8 @@ use tidegate_sandbox::stage::{Limits, StageKind};
 pub struct PipelineConfig {
     /// Turns of one answer in which the model may call the server's tools; 0 offers it none.
     pub max_tool_turns: u32,
+    /// Bytes that the server's tools may say for one answer, in all its turns.
+    pub max_tool_bytes: usize,
     /// Models that answer requests to `auto` where no router has an opinion, best first; without it all models, in the order
     /// of their entries. Routers are offered these first, and the others behind.
     pub default: Vec<String>,
@@ -29,7 +31,8 @@ pub struct PipelineConfig {
 
 impl Default for PipelineConfig {
     fn default() -> Self {
-        Self { max_tool_turns: 8, default: Vec::new(), stage: Vec::new() }
+        let ToolLimits { max_turns, max_bytes } = ToolLimits::default();
+        Self { max_tool_turns: max_turns, max_tool_bytes: max_bytes, default: Vec::new(), stage: Vec::new() }
     }
 }
 
@@ -257,6 +260,12 @@ impl StageConfig {
 
 impl PipelineConfig {
     pub(super) fn check(&self, models: &[&str]) -> anyhow::Result<()> {
+        if self.max_tool_bytes == 0 {
+            bail!(
+                "pipeline.max_tool_bytes is 0, with which the model reads of no tool what it says; write 1 or more, or have it \
+                 offered none by `max_tool_turns = 0`"
+            );
+        }
         for (i, name) in self.default.iter().enumerate() {
             if !models.contains(&name.as_str()) {
                 bail!("pipeline.default names `{name}`, which is no model; there are: {}", models.join(", "));
@@ -266,6 +275,11 @@ impl PipelineConfig {
             }
         }
         Ok(())
+    }
+
+    /// As the pipeline takes it.
+    pub(crate) fn tool_limits(&self) -> ToolLimits {
+        ToolLimits { max_turns: self.max_tool_turns, max_bytes: self.max_tool_bytes }
     }
 
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
@@ -353,6 +367,15 @@ mod tests {
         for name in ["pii-guard", "My guard: 2.0 (of_us)~", "a:b"] {
             parse(name).unwrap();
         }
+    }
+
+    #[test]
+    fn tools_may_say_something_or_are_not_offered() {
+        let why = format!("{:#}", Config::parse("[pipeline]\nmax_tool_bytes = 0\n").unwrap_err());
+        assert!(why.contains("pipeline.max_tool_bytes is 0") && why.contains("`max_tool_turns = 0`"), "{why}");
+        let config = Config::parse("[pipeline]\nmax_tool_bytes = 1\n").unwrap();
+        assert_eq!(config.pipeline.unwrap().tool_limits(), ToolLimits { max_bytes: 1, ..ToolLimits::default() });
+        assert_eq!(PipelineConfig::default().tool_limits(), ToolLimits::default());
     }
 
     #[test]

@@ -165,7 +165,7 @@ enum TurnEnd {
 
 impl Conversation {
     async fn run(mut self, mut source: Source) -> Result<(), Reject> {
-        let most = self.pipeline.limits.max_tool_turns;
+        let most = self.pipeline.limits.tools.max_turns;
         let mut turns = 0;
         loop {
             match self.listen(source).await? {

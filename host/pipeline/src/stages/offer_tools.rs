@@ -16,7 +16,7 @@ impl Pipeline {
         let Grounded(request) = grounded;
         let mut tools: Vec<ServerTool> = Vec::new();
         // A gateway in front has offered its own, and runs them. A call of what no turn may call would end the answer.
-        let may_offer = request.cx.hops == 0 && self.limits.max_tool_turns > 0;
+        let may_offer = request.cx.hops == 0 && self.limits.tools.max_turns > 0;
         if may_offer && request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
             let (scope, mut listed) = (&request.cx.caller.scope, Listed::default());
             for (index, stage) in self.stages.tools.iter().enumerate().filter(|(_, stage)| scope.has(&stage.name)) {

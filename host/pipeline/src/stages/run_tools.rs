@@ -26,7 +26,8 @@ impl Pipeline {
         for call in &calls {
             let (source, outcome) = self.run_tool(turn, call).await?;
             let outcome = turn.room.taken(outcome).unwrap_or_else(|why| {
-                tracing::warn!(request = %turn.request.cx.request_id, plugin = source, "left out: {why}");
+                tracing::warn!(request = %turn.request.cx.request_id, plugin = source,
+                    "left out, by pipeline.max_tool_bytes: {why}");
                 error(call, why)
             });
             turn.request.cx.note(|report| note(report, told, call, &source, &outcome));

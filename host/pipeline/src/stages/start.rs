@@ -86,7 +86,7 @@ impl Pipeline {
                     // The engine reads the prompt meanwhile; a refusal drops `source`, which stops it.
                     request = self.settled_beside(request, &mut source).await?;
                     let max_tokens = request.chat.max_tokens.or(bounds.output.map(|bound| bound.tokens));
-                    let room = ToolRoom::of(self.limits.max_tool_bytes);
+                    let room = ToolRoom::of(self.limits.tools.max_bytes);
                     let turn = TurnPlan { request, tools, model, seeds, bounds, room, max_tokens };
                     return Ok(Started { turn, source });
                 }
