@@ -354,7 +354,10 @@ mod tests {
         let with = |one: &Signature| [&worthless[1..], std::slice::from_ref(one)].concat();
         // Nobody's bring nothing with them.
         assert_eq!(merged(with(&ours), &others, &this, &[]), with(&ours));
-        assert_eq!(merged(vec![ours.clone()], &worthless, &this, &[]), [&[ours.clone()], &worthless[..31]].concat());
+        assert_eq!(
+            merged(vec![ours.clone()], &worthless, &this, &[]),
+            [std::slice::from_ref(&ours), &worthless[..31]].concat()
+        );
         // Those of known keys come wherever they are, and each once, lest one be in the other's way.
         let all = merged(with(&theirs), &with(&ours), &this, &known);
         assert_eq!((all.len(), &all[..2]), (MAX_SIGNATURES, &[ours.clone(), theirs.clone()][..]));
