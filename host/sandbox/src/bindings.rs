@@ -2,6 +2,9 @@
 //! host only: what a component exports is looked up interface by interface (`GuestIndices`), so that stages stay
 //! optional, and what it imports was checked before. Parameters are borrowed: text is copied once, into the guest.
 //!
+//! Those of stages that are entered on the caller's own stack too (`stages.rs`) are there a second time, with functions that are
+//! not `async`.
+//!
 //! Read next: `convert.rs` builds these from the host's types, `stages/` calls the exports.
 
 wasmtime::component::bindgen!({
@@ -41,3 +44,21 @@ wasmtime::component::bindgen!({
     },
     exports: { default: async },
 });
+
+pub(crate) mod direct {
+    wasmtime::component::bindgen!({
+        inline: "
+            package tidegate:host;
+            world direct {
+                export tidegate:plugin/prompt-guard@0.1.0;
+                export tidegate:plugin/stream-guard@0.1.0;
+                // Types that these take are the host's to give and to take there, and have the names that they have above.
+                export tidegate:plugin/router@0.1.0;
+                export tidegate:plugin/tool-provider@0.1.0;
+            }
+        ",
+        path: "../../wit",
+        ownership: Borrowing { duplicate_if_necessary: true },
+        with: { "tidegate:plugin/types": crate::bindings::tidegate::plugin::types },
+    });
+}

@@ -1,5 +1,6 @@
 //! What all instances of one plugin have in common, fixed when it is loaded.
 
+use crate::bindings::direct::exports::tidegate::plugin as direct;
 use crate::bindings::exports::tidegate::plugin as exports;
 use crate::capability::{Documents, HttpAccess, KvStore, LogRate, ModelService, Undeclared, VectorStore};
 use crate::config::Fixed;
@@ -41,6 +42,9 @@ pub(crate) struct Blueprint {
     /// Where its instances have their slots and their memory from.
     pub(crate) registry: Arc<Registry>,
     pub(crate) work: Work,
+    /// Its guests may be entered on the caller's own stack, and again: they are small and deterministic, and nothing that they ask the
+    /// host for is waited for.
+    pub(crate) direct: bool,
     /// All tenants share the instances.
     pub(crate) shared: bool,
     /// Instances begin as `configure` has left one: it is not called again.
@@ -102,6 +106,9 @@ pub(crate) struct StageIndices {
     pub(crate) output_guard: Option<exports::output_guard::GuestIndices>,
     pub(crate) memory: Option<exports::memory::GuestIndices>,
     pub(crate) observer: Option<exports::observer::GuestIndices>,
+    /// Of stages that are entered on the caller's own stack, the functions for that.
+    pub(crate) direct_prompt_guard: Option<direct::prompt_guard::GuestIndices>,
+    pub(crate) direct_stream_guard: Option<direct::stream_guard::GuestIndices>,
 }
 
 impl StageIndices {
@@ -117,6 +124,8 @@ impl StageIndices {
             output_guard: exports::output_guard::GuestIndices::new(pre).ok(),
             memory: exports::memory::GuestIndices::new(pre).ok(),
             observer: exports::observer::GuestIndices::new(pre).ok(),
+            direct_prompt_guard: direct::prompt_guard::GuestIndices::new(pre).ok(),
+            direct_stream_guard: direct::stream_guard::GuestIndices::new(pre).ok(),
         })
     }
 
@@ -146,5 +155,7 @@ impl StageIndices {
         self.output_guard.take_if(|_| !keeps(StageKind::OutputGuard));
         self.memory.take_if(|_| !keeps(StageKind::Memory));
         self.observer.take_if(|_| !keeps(StageKind::Observer));
+        self.direct_prompt_guard.take_if(|_| !keeps(StageKind::PromptGuard));
+        self.direct_stream_guard.take_if(|_| !keeps(StageKind::StreamGuard));
     }
 }

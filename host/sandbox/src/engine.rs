@@ -13,7 +13,7 @@ use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAlloc
 pub(crate) const PAGE: usize = 64 << 10;
 /// Stack of wasm frames. The host functions that a guest calls run on the rest of the fiber's stack.
 const WASM_STACK: usize = 512 << 10;
-const FIBER_STACK: usize = 1 << 20;
+pub(crate) const FIBER_STACK: usize = 1 << 20;
 /// Elements of one table: function pointers of a guest.
 pub(crate) const TABLE_ELEMENTS: usize = 20_000;
 /// What the pool has for each.

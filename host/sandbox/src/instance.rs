@@ -1,6 +1,7 @@
 //! One live guest: a store and the functions that it exports. Made by [`Instance::bare`] (to be described) or
 //! [`Instance::configured`] (to serve); entered by the stages, never by two calls at once.
 
+use crate::bindings::direct::exports::tidegate::plugin as direct;
 use crate::bindings::exports::tidegate::plugin as exports;
 use crate::blueprint::Blueprint;
 use crate::engine::HANDLES;
@@ -21,7 +22,7 @@ pub(crate) struct Instance {
     pub(crate) born: Instant,
     /// The last caller: one usually makes many calls.
     pub(crate) caller: Option<KnownCaller>,
-    _slot: Option<Slot>,
+    slot: Option<Slot>,
 }
 
 /// A caller, and what a guest knows it by.
@@ -56,6 +57,8 @@ pub(crate) struct Guests {
     output_guard: Option<exports::output_guard::Guest>,
     memory: Option<exports::memory::Guest>,
     observer: Option<exports::observer::Guest>,
+    direct_prompt_guard: Option<direct::prompt_guard::Guest>,
+    direct_stream_guard: Option<direct::stream_guard::Guest>,
 }
 
 impl Instance {
@@ -74,7 +77,12 @@ impl Instance {
             Err(error) => return Err(refused_memory(&store).unwrap_or(error)),
         };
         let guests = Guests::new(&mut store, instance, blueprint)?;
-        Ok(Self { store, guests, calls: 0, born: Instant::now(), caller: None, _slot: slot })
+        Ok(Self { store, guests, calls: 0, born: Instant::now(), caller: None, slot })
+    }
+
+    /// Ends it, and leaves its slot to another in its place.
+    pub(crate) fn into_slot(self) -> Option<Slot> {
+        self.slot
     }
 
     /// An instance that may serve calls.
@@ -138,9 +146,9 @@ fn refused_memory(store: &Store<HostState>) -> Option<Error> {
 }
 
 macro_rules! stage {
-    ($stage:ident) => {
+    ($stage:ident: $guest:ty) => {
         /// The stage's functions. An error when it is not exported, or not as the contract has it.
-        pub(crate) fn $stage(&mut self, store: &mut Store<HostState>) -> wasmtime::Result<&exports::$stage::Guest> {
+        pub(crate) fn $stage(&mut self, store: &mut Store<HostState>) -> wasmtime::Result<&$guest> {
             match &mut self.$stage {
                 Some(guest) => Ok(guest),
                 none => {
@@ -171,6 +179,8 @@ impl Guests {
             output_guard: None,
             memory: None,
             observer: None,
+            direct_prompt_guard: None,
+            direct_stream_guard: None,
         })
     }
 
@@ -179,14 +189,16 @@ impl Guests {
         &self.instance
     }
 
-    stage!(prompt_guard);
-    stage!(stream_guard);
-    stage!(router);
-    stage!(tool_provider);
-    stage!(retriever);
-    stage!(output_guard);
-    stage!(memory);
-    stage!(observer);
+    stage!(prompt_guard: exports::prompt_guard::Guest);
+    stage!(stream_guard: exports::stream_guard::Guest);
+    stage!(router: exports::router::Guest);
+    stage!(tool_provider: exports::tool_provider::Guest);
+    stage!(retriever: exports::retriever::Guest);
+    stage!(output_guard: exports::output_guard::Guest);
+    stage!(memory: exports::memory::Guest);
+    stage!(observer: exports::observer::Guest);
+    stage!(direct_prompt_guard: direct::prompt_guard::Guest);
+    stage!(direct_stream_guard: direct::stream_guard::Guest);
 
     fn look_up(&mut self, stage: StageKind, store: &mut Store<HostState>) -> wasmtime::Result<()> {
         match stage {

@@ -30,9 +30,9 @@ use wasmtime::component::{Component, InstancePre};
 
 /// The largest component that is compiled.
 pub const MAX_COMPONENT_BYTES: usize = 64 << 20;
-/// The largest component of which a snapshot is taken that nobody has asked for: those in Rust and C are a quarter of it,
-/// while one that carries an interpreter would keep the start waiting for seconds.
-const MAX_UNASKED: usize = 1 << 20;
+/// The largest component of which a snapshot is taken that nobody has asked for, and that is entered on its caller's stack: those in
+/// Rust and C are a quarter of it, while one that carries an interpreter would keep the start waiting for seconds.
+const MAX_SMALL: usize = 1 << 20;
 /// Bytes of vectors that a plugin may put while it is tried.
 const TRIAL_VECTORS: usize = 64 << 20;
 
@@ -62,6 +62,9 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     checks::shared(&blueprint, &used, &descriptor)?;
     let config = schema::validate(&descriptor.config_schema, config)
         .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
+    // An interpreter's calls take longer than direct ones may, and its instances are dear to make anew; what is not deterministic may
+    // come to something else where it is asked again.
+    blueprint.direct = descriptor.deterministic && bytes.len() <= MAX_SMALL && !imports::are_waited_for(&used);
     blueprint.config = config.to_string().into();
     blueprint.metrics = descriptor.metrics.keys().cloned().collect();
     blueprint.declares_secrets = descriptor.capabilities.contains_key("secrets");
@@ -70,7 +73,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let takes = match wanted {
         Snapshot::Asked if !follows => return Err(LoadCause::Snapshot),
         Snapshot::Asked => true,
-        Snapshot::WhereSound => follows && bytes.len() <= MAX_UNASKED && !checks::reads_clock(core, &component),
+        Snapshot::WhereSound => follows && bytes.len() <= MAX_SMALL && !checks::reads_clock(core, &component),
         Snapshot::Never => false,
     };
     let blueprint = if takes {
@@ -180,6 +183,7 @@ pub(crate) fn blueprint(
         clock: core.ticker.clock().clone(),
         registry: core.registry.clone(),
         work: Work::Compute,
+        direct: false,
         shared: spec.shared,
         is_configured: false,
     }

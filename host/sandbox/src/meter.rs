@@ -25,6 +25,10 @@ pub(crate) struct CpuMeter {
     used: Duration,
     limit: Duration,
     waited: bool,
+    /// The guest is on its caller's stack: it cannot yield.
+    direct: bool,
+    /// What the thread's clock said there when an epoch first ended.
+    seen: Option<Duration>,
     since: Arc<Since>,
     clock: Clock,
 }
@@ -41,17 +45,43 @@ const UNKNOWN: u64 = 0;
 #[error("the CPU limit is used up")]
 pub(crate) struct CpuSpent;
 
+/// The error with which a guest ends on its caller's stack that is to be entered again on one of its own: it takes so long that
+/// others must have the thread meanwhile, or does what cannot be undone.
+#[derive(Debug, thiserror::Error)]
+#[error("it is entered again, on a stack of its own")]
+pub(crate) struct EnterAgain;
+
 impl CpuMeter {
     /// Without any time.
     pub(crate) fn new(clock: Clock) -> Self {
         let (used, limit) = (Duration::ZERO, Duration::ZERO);
-        Self { began: None, used, limit, waited: false, since: Arc::default(), clock }
+        Self { began: None, used, limit, waited: false, direct: false, seen: None, since: Arc::default(), clock }
     }
 
     /// Starts a call at `now` with this much time.
     pub(crate) fn restart(&mut self, limit: Duration, now: Instant) {
-        (self.began, self.used, self.limit, self.waited) = (Some(now), Duration::ZERO, limit, false);
+        (self.began, self.used, self.limit) = (Some(now), Duration::ZERO, limit);
+        (self.waited, self.direct, self.seen) = (false, false, None);
         self.since.forget();
+    }
+
+    /// The call that was started enters the guest on its caller's stack.
+    pub(crate) fn enter_directly(&mut self) {
+        self.direct = true;
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// The call that was started goes on with one that has used so much.
+    pub(crate) fn go_on_from(&mut self, used: Duration) {
+        self.used = used;
+    }
+
+    /// The guest does what cannot be undone.
+    pub(crate) fn act(&self) -> Result<(), EnterAgain> {
+        if self.direct { Err(EnterAgain) } else { Ok(()) }
     }
 
     /// An epoch ended while the guest ran, or before it ran again: counts what it has used, and lets other tasks have the
@@ -66,12 +96,23 @@ impl CpuMeter {
         if self.used >= self.limit {
             return Err(CpuSpent.into());
         }
+        if self.direct {
+            return self.tick_directly(now);
+        }
         if has_waited && ran < TICK {
             // The epochs passed while the guest waited for the host: others had the thread then.
             self.since.note(now);
             return Ok(UpdateDeadline::Continue(1));
         }
         Ok(UpdateDeadline::YieldCustom(1, self.yielding(now)))
+    }
+
+    /// Ends what takes long. By the thread's clock, from the first tick on: who lacks a processor takes no longer for it.
+    fn tick_directly(&mut self, now: Duration) -> wasmtime::Result<UpdateDeadline> {
+        let seen = *self.seen.get_or_insert(now);
+        let ran = if now.is_zero() { TICK } else { now.saturating_sub(seen) };
+        self.since.note(now);
+        if ran < TICK { Ok(UpdateDeadline::Continue(1)) } else { Err(EnterAgain.into()) }
     }
 
     /// What of the call's time was counted so far.
@@ -227,6 +268,33 @@ mod tests {
         meter.restart(LONGEST_LOOK, begun);
         wait(&mut meter).await;
         assert!(goes_on(&mut meter).await && meter.used() < LONGEST_LOOK / 2, "it waited for others");
+    }
+
+    #[tokio::test]
+    async fn a_guest_on_its_callers_stack_ends_where_it_takes_long_and_where_it_acts_and_goes_on_with_what_it_has_used()
+    {
+        let mut meter = metered(Duration::from_millis(400));
+        assert!(meter.act().is_ok());
+        meter.enter_directly();
+        assert!(meter.act().is_err());
+        for _ in 0..3 {
+            assert!(matches!(meter.tick(), Ok(UpdateDeadline::Continue(1))), "it lacks a processor");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        spin(Duration::from_millis(300));
+        assert!(meter.tick().err().is_some_and(|error| error.is::<EnterAgain>()));
+        let used = meter.used();
+        assert!(used >= Duration::from_millis(300), "{used:?}");
+        meter.restart(Duration::from_millis(400), Instant::now());
+        meter.go_on_from(used);
+        assert!(meter.act().is_ok() && goes_on(&mut meter).await);
+        spin(Duration::from_millis(100));
+        assert!(!goes_on(&mut meter).await, "the two have used its time");
+        meter.restart(Duration::from_millis(10), Instant::now());
+        meter.enter_directly();
+        assert!(meter.tick().is_ok());
+        spin(Duration::from_millis(20));
+        assert!(meter.tick().err().is_some_and(|error| error.is::<CpuSpent>()), "there is nothing to go on with");
     }
 
     #[tokio::test]

@@ -1,13 +1,13 @@
-//! A loaded plugin, and the one path that every call takes: lease an instance of the caller's tenant, enter the guest
-//! under a wall and a CPU limit, name the failure or check the result, and keep the instance only after a call that
-//! went well, and where it may keep what it has seen. What differs between stages is in `stages/`.
+//! A loaded plugin. Read next: `plugin/call.rs`, the one path that every call takes; what differs between stages is in
+//! `stages/`.
+
+mod call;
 
 use crate::blueprint::Blueprint;
 use crate::capability::Namespace;
-use crate::failure;
-use crate::instance::{Instance, KnownCaller};
+use crate::instance::Instance;
 use crate::load;
-use crate::pool::{Lease, Makings, Pool};
+use crate::pool::{Makings, Pool};
 use crate::pools::Pools;
 use crate::registry::Work;
 use crate::sandbox::Core;
@@ -16,21 +16,15 @@ use crate::stage::{
     Query, Question, RouteRequest, StageKind, Summary, VectorAccess, Verdict, Window,
 };
 use crate::stages::{
-    Answer, CallTool, Forget, InspectOutput, InspectOutside, InspectPrompt, InspectWindow, ListTools, OnComplete,
-    Recall, Remember, Retrieve, Route, StageCall,
+    CallTool, Forget, InspectOutput, InspectOutside, InspectPrompt, InspectWindow, ListTools, OnComplete, Recall,
+    Remember, Retrieve, Route,
 };
 use crate::state::{HostState, Phase};
-use crate::within::{Within, within};
 use std::collections::BTreeSet;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use tidegate_types::{Message, Retention, TenantId, ToolCall, ToolDef, ToolOutcome};
-
-/// Of its time a call that waited for an instance for more than this part, one in so many, had too little. It says nothing of the
-/// plugin where others were answered meanwhile.
-const QUEUED: u32 = 10;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use tidegate_types::{Message, TenantId, ToolCall, ToolDef, ToolOutcome};
 
 /// A loaded plugin. Its methods are the stages of the contract; calls may run side by side.
 pub struct Plugin {
@@ -45,6 +39,8 @@ pub struct Plugin {
     /// Whose pool it is that tenants share.
     everyone: TenantId,
     most_cpu_ns: AtomicU64,
+    /// How many calls are entered on fibers from now on, whatever they could be.
+    on_fibers: AtomicU32,
 }
 
 /// Where the windows of one text are judged, from the first one on. Begins empty.
@@ -69,8 +65,9 @@ impl Plugin {
         core.registry.enroll(&pools);
         blueprint.clock.look_in_time_for(blueprint.least_cpu());
         let makings = Arc::default();
-        let (everyone, most_cpu_ns) = (TenantId::new("*"), AtomicU64::new(0));
-        Self { core, blueprint, descriptor, stages, capabilities, pools, makings, everyone, most_cpu_ns }
+        let everyone = TenantId::new("*");
+        let (most_cpu_ns, on_fibers) = (AtomicU64::new(0), AtomicU32::new(0));
+        Self { core, blueprint, descriptor, stages, capabilities, pools, makings, everyone, most_cpu_ns, on_fibers }
     }
 
     /// Its name in the config.
@@ -242,134 +239,6 @@ impl Plugin {
     pub async fn on_complete(&self, ctx: &CallContext, summary: Summary<'_>) -> Result<(), CallError> {
         self.call(ctx, OnComplete(summary)).await
     }
-
-    async fn call<C: StageCall>(&self, ctx: &CallContext, call: C) -> Result<C::Out, CallError> {
-        let pool = self.pool(ctx);
-        self.call_in(&pool, ctx, call).await
-    }
-
-    async fn call_in<C: StageCall>(&self, pool: &Arc<Pool>, ctx: &CallContext, call: C) -> Result<C::Out, CallError> {
-        if !self.stages.contains(&C::STAGE) {
-            let message = format!("the stage {} is not exported or not configured", C::STAGE.as_str());
-            return Err(CallError::Plugin { plugin: self.name().into(), case: "unsupported", message });
-        }
-        let wall = ctx.deadline.min(self.blueprint.limits.wall);
-        let began = ctx.began.unwrap_or_else(Instant::now);
-        let until = began + wall;
-        let retention = retention::<C>(ctx);
-        let mut lease = pool.lease(&ctx.caller.tenant, ctx.caller.class, until).await?;
-        let _running = self.blueprint.clock.running();
-        let until = until + lease.made_in;
-        let entered = if lease.is_late { Instant::now() } else { began };
-        let left = if lease.is_late { until.saturating_duration_since(entered) } else { wall };
-        lease.instance.restart(self.blueprint.call_cpu(C::STAGE), entered);
-        let Within { answer, waited } = self.enter(&mut lease.instance, ctx, &call, until, left).await;
-        self.note_cpu(lease.instance.store.data().meter.used());
-        let was_queued = wall.saturating_sub(left) > wall / QUEUED;
-        let too_late = || match was_queued && pool.has_answered_since(began) {
-            true => pool.busy(),
-            false => CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall },
-        };
-        let answer = answer.ok_or_else(too_late);
-        let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
-        let settle = |lease: Lease<'_>| {
-            // A call that waited for nothing has just begun.
-            let now = if waited || lease.is_late { Instant::now() } else { began };
-            match retention {
-                Retention::Kept => lease.keep(now),
-                // Its memory has what it saw.
-                Retention::Nothing => lease.end(now),
-            }
-        };
-        lease.instance.store.data_mut().settle();
-        match answer? {
-            Ok(Ok(raw)) => {
-                let bad = |message| said(CallError::BadResult { plugin: self.name().into(), message });
-                let checked = call.check(raw, &self.descriptor).map_err(bad)?;
-                settle(lease);
-                Ok(checked)
-            }
-            Ok(Err(error)) => {
-                settle(lease);
-                Err(said(failure::of_plugin(self.name(), error)))
-            }
-            Err(error) => {
-                Err(said(failure::of_call(&error, lease.instance.store.data(), self.blueprint.call_cpu(C::STAGE))))
-            }
-        }
-    }
-
-    /// Runs the guest until it answers, fails or is out of time, of which it has `left`.
-    async fn enter<C: StageCall>(
-        &self,
-        instance: &mut Instance,
-        ctx: &CallContext,
-        call: &C,
-        until: Instant,
-        left: Duration,
-    ) -> Within<Answer<C::Raw>> {
-        let Instance { store, guests, caller, .. } = instance;
-        let state = store.data_mut();
-        // Mostly those of the call before: what is counted by several threads is left alone then.
-        if state.request.as_ref() != Some(&ctx.request_id) {
-            state.request = Some(ctx.request_id.clone());
-        }
-        if state.tenant != ctx.caller.tenant {
-            state.serve(&ctx.caller.tenant);
-        }
-        state.until = until;
-        state.retention = retention::<C>(ctx);
-        if !self.blueprint.grants.models.is_empty() {
-            state.caller = Some(Arc::clone(&ctx.caller));
-            state.hops = ctx.hops;
-        }
-        let context = crate::bindings::tidegate::plugin::types::Context {
-            request_id: ctx.request_id.as_str(),
-            caller: self.pseudonym(caller, ctx),
-            deadline_ms: left.as_millis().try_into().unwrap_or(u32::MAX),
-            streaming: ctx.streaming,
-            attrs: &[],
-        };
-        within(until, pin!(call.enter(store, guests, context))).await
-    }
-
-    /// Whose instances serve a call: the caller's own, or everyone's.
-    fn owner<'a>(&'a self, ctx: &'a CallContext) -> &'a TenantId {
-        if self.blueprint.shared { &self.everyone } else { ctx.caller.owner() }
-    }
-
-    /// The pool of a call's owner. What projects hold is of their tenant's share: else a tenant would have as many shares as
-    /// projects.
-    pub(crate) fn pool(&self, ctx: &CallContext) -> Arc<Pool> {
-        let owner = self.owner(ctx);
-        self.pools.get_or_make(owner, || {
-            let share = if self.blueprint.shared { &self.everyone } else { &ctx.caller.tenant };
-            let plugin = self.blueprint.name.clone();
-            let namespace = Namespace { plugin, owner: owner.clone(), share: share.clone() };
-            Pool::new(self.blueprint.clone(), namespace, &self.makings)
-        })
-    }
-
-    /// Who calls, as the guest sees it: the same for every request of one key, or of one person behind an issuer's tokens,
-    /// telling nothing else.
-    fn pseudonym<'a>(&self, last: &'a mut Option<KnownCaller>, ctx: &CallContext) -> &'a str {
-        let caller = &ctx.caller;
-        if !last.as_ref().is_some_and(|known| known.is(caller)) {
-            let mut digest = blake3::Hasher::new_keyed(&self.core.pseudonym_key);
-            let parts = [self.name(), caller.tenant.as_str(), &caller.key_name];
-            for part in parts.into_iter().chain(caller.user.as_deref()) {
-                digest.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
-            }
-            let pseudonym = digest.finalize().to_hex()[..16].to_owned();
-            *last = Some(KnownCaller { key_name: caller.key_name.clone(), user: caller.user.clone(), pseudonym });
-        }
-        last.as_ref().map_or("", |known| &known.pseudonym)
-    }
-}
-
-/// What holds for a stage's call. Observers see nothing of the content: they may keep what they see.
-fn retention<C: StageCall>(ctx: &CallContext) -> Retention {
-    if C::STAGE.sees_content() { ctx.retention } else { Retention::Kept }
 }
 
 impl Drop for Plugin {

@@ -90,6 +90,25 @@ impl Lease<'_> {
         }
     }
 
+    /// In the same place, and with the same slot, an instance that knows nothing of what the one that is here did.
+    pub(crate) async fn renew(self) -> Result<Self, CallError> {
+        let Self { instance, made_in, place, .. } = self;
+        let pool = place.0;
+        let slot = instance.into_slot().ok_or_else(|| pool.full())?;
+        let idle = pool.pop_idle(&mut pool.places.lock());
+        if let Some(instance) = idle {
+            drop(slot);
+            pool.registry().relieve(pool.work());
+            return Ok(Self { instance, is_late: true, made_in, place });
+        }
+        let lease = pool.lease_of_new(place, slot, Duration::ZERO).await?;
+        Ok(Self { made_in: made_in + lease.made_in, ..lease })
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        self.place.0
+    }
+
     /// The same where the instance may serve nobody else.
     pub(crate) fn end(self, now: Instant) {
         let Self { instance, place, .. } = self;
@@ -257,6 +276,12 @@ impl Pool {
         self.places.lock().idle.iter().map(|idle| (idle.since, bytes(idle))).collect()
     }
 
+    /// What there is to say of the instance that was used last, where one is without work.
+    #[cfg(test)]
+    pub(crate) fn last_idle<T>(&self, said: impl FnOnce(&Instance) -> T) -> Option<T> {
+        self.places.lock().idle.last().map(|idle| said(&idle.instance))
+    }
+
     /// Whether it has no instance without work.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.lock().idle.is_empty()
@@ -325,6 +350,27 @@ mod tests {
         pool.give_back(None, kept);
         let slot = futures_util::poll!(&mut waiting);
         assert!(slot.map(|slot| slot.is_some()).is_ready(), "it waits for an instance that nobody uses");
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_renewed_with_what_is_idle_or_else_with_what_is_made_and_in_its_one_slot() {
+        let plugin = load(2, Snapshot::Never).unwrap();
+        let (pool, until) = (plugin.pool(&by("a")), Instant::now() + Duration::from_secs(60));
+        let lease = async || pool.lease(&pool.share.tenant, Class::default(), until).await.unwrap();
+        let (first, second) = (lease().await, lease().await);
+        let (used, kept) = (first.instance.born, second.instance.born);
+        second.keep(Instant::now());
+        let renewed = first.renew().await.unwrap();
+        assert_eq!((renewed.instance.born, renewed.is_late), (kept, true));
+        assert_eq!((pool.is_empty(), pool.registry().live_instances()), (true, 1));
+        let made_in = renewed.made_in;
+        let renewed = renewed.renew().await.unwrap();
+        assert!(renewed.instance.born > kept && kept > used && renewed.made_in > made_in, "it was made");
+        assert_eq!((pool.is_empty(), pool.registry().live_instances()), (true, 1));
+        let other = lease().await;
+        assert_eq!(pool.registry().live_instances(), 2, "there is room for as many as before");
+        drop((renewed, other));
+        assert_eq!(pool.places.lock().free, plugin.max_instances());
     }
 
     /// It is used again and again, and so never idle for as long as would end it.

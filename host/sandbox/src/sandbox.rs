@@ -1,5 +1,5 @@
 //! The sandbox: one engine, one clock and one set of bounds for all plugins. Read next: `load.rs` for what happens
-//! when a plugin is loaded, `plugin.rs` for a call.
+//! when a plugin is loaded, `plugin/call.rs` for a call.
 
 use crate::cache::Cache;
 use crate::capability;

@@ -1,5 +1,5 @@
 //! How a stage is called: one file per stage of the contract. A [`StageCall`] lowers its input into the guest, and
-//! turns what comes back into the host's types or says how it breaks the contract. `plugin.rs` does the rest (lease,
+//! turns what comes back into the host's types or says how it breaks the contract. `plugin/call.rs` does the rest (lease,
 //! limits, failures) once for all of them.
 
 mod memory;
@@ -34,6 +34,8 @@ pub(crate) type Answer<T> = wasmtime::Result<Result<T, wit::Error>>;
 pub(crate) trait StageCall: Send + Sync {
     /// The interface that must be exported.
     const STAGE: StageKind;
+    /// Whether its guests may be entered on the caller's own stack: for stages that each message or each event has a call of.
+    const DIRECT: bool = false;
     /// The guest's result as the bindings have it.
     type Raw: Send;
     /// The result in the host's types.
@@ -46,6 +48,16 @@ pub(crate) trait StageCall: Send + Sync {
         guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> impl Future<Output = Answer<Self::Raw>> + Send;
+
+    /// The same on the caller's own stack, where it is [`Self::DIRECT`].
+    fn enter_directly(
+        &self,
+        _store: &mut Store<HostState>,
+        _guests: &mut Guests,
+        _context: wit::Context<'_>,
+    ) -> Answer<Self::Raw> {
+        Err(wasmtime::Error::msg("this stage is entered on a fiber"))
+    }
 
     /// Checks a result against the input and the contract.
     fn check(&self, raw: Self::Raw, descriptor: &Descriptor) -> Result<Self::Out, String>;

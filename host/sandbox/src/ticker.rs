@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use wasmtime::Engine;
 
 /// Length of an epoch: how often a guest's CPU time is looked at, and the longest that it holds a thread before it yields,
-/// once it was seen. Until then it is up to [`LONGEST_LOOK`] more (`docs/decisions/0017`).
+/// once it was seen; twice as long on its caller's stack. Until then it is up to [`LONGEST_LOOK`] more (`docs/decisions/0017`).
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// When it is looked for the first time whether a guest still runs, and after looks that saw none up to [`LONGEST_LOOK`]: most
 /// calls are over within microseconds, and a thread that wakes costs as much as several of them (`docs/decisions/0026`). A guest

@@ -57,6 +57,7 @@ impl LogBudget {
 
 impl Host for HostState {
     fn write(&mut self, level: Level, message: String, fields: Attrs) -> wasmtime::Result<()> {
+        self.meter.act()?;
         let bytes = written_bytes(&message) + fields_bytes(&fields);
         if self.may_log(bytes) {
             match self.retention {

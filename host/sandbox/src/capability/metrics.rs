@@ -80,6 +80,7 @@ impl Undeclared {
 
 impl Host for HostState {
     fn count(&mut self, name: String, delta: u64) -> wasmtime::Result<()> {
+        self.meter.act()?;
         self.use_capability("metrics.count");
         if let Some(counter) = self.meters.handles.counters.get(&name) {
             counter.increment(delta);
@@ -92,6 +93,7 @@ impl Host for HostState {
     }
 
     fn observe(&mut self, name: String, value: f64) -> wasmtime::Result<()> {
+        self.meter.act()?;
         self.use_capability("metrics.observe");
         if !value.is_finite() {
             self.complain(&format!("an observation is {value}, which no histogram has a place for"));

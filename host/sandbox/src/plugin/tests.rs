@@ -1,15 +1,37 @@
 use super::*;
+use crate::engine::FIBER_STACK;
+use crate::meter::EnterAgain;
 use crate::registry::Registry;
 use crate::sandbox::{PluginSpec, Sandbox, Snapshot};
 use crate::{LoadError, SandboxConfig};
-use tidegate_types::{Caller, Class, RequestId, Role};
+use std::time::Instant;
+use tidegate_types::{Caller, Class, RequestId, Retention, Role};
 
 /// The guest `loops` in a sandbox of so many instances.
 pub(crate) fn load(total_instances: u32, snapshot: Snapshot) -> Result<Arc<Plugin>, LoadError> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/loops.wasm");
+    load_into(total_instances, PluginSpec { snapshot, ..spec("loops") })
+}
+
+fn spec(guest: &str) -> PluginSpec {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/");
+    PluginSpec::new(guest, std::fs::read(format!("{folder}{guest}.wasm")).unwrap())
+}
+
+fn load_into(total_instances: u32, spec: PluginSpec) -> Result<Arc<Plugin>, LoadError> {
     let config = SandboxConfig { total_instances, total_waiting_instances: 1, ..SandboxConfig::default() };
-    let spec = PluginSpec::new("loops", std::fs::read(path).unwrap());
-    Sandbox::new(config).unwrap().load(PluginSpec { snapshot, ..spec })
+    Sandbox::new(config).unwrap().load(spec)
+}
+
+async fn ask(plugin: &Plugin, tenant: &str, text: &str) -> Result<Verdict, CallError> {
+    let messages = [Message::text("m0", Role::User, text)];
+    plugin.inspect_prompt(&by(tenant), Prompt { messages: &messages, tools: &[], params: &[] }).await
+}
+
+/// Whether the last call of the instance that is there now was made on its caller's stack.
+fn was_direct(plugin: &Plugin, tenant: &str) -> bool {
+    let pool = plugin.pool(&by(tenant));
+    let idle = pool.last_idle(|instance| instance.store.data().meter.is_direct());
+    idle.expect("the instance is kept")
 }
 
 pub(crate) fn registry(plugin: &Plugin) -> &Registry {
@@ -40,18 +62,13 @@ pub(crate) fn by(tenant: &str) -> CallContext {
 /// Each is within its own budget.
 #[tokio::test]
 async fn what_a_tenants_calls_together_may_not_log_is_left_out_and_counted_and_others_lines_are_there() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/floods.wasm");
-    let config = SandboxConfig { total_instances: 2, total_waiting_instances: 1, ..SandboxConfig::default() };
-    let spec = PluginSpec { shared: true, ..PluginSpec::new("floods", std::fs::read(path).unwrap()) };
-    let plugin = Sandbox::new(config).unwrap().load(spec).unwrap();
-    let messages = [Message::text("m0", Role::User, "5")];
-    let prompt = Prompt { messages: &messages, tools: &[], params: &[] };
+    let plugin = load_into(2, PluginSpec { shared: true, ..spec("floods") }).unwrap();
     let rate = &plugin.blueprint.log_rate;
     // A second that is not over before that moment comes.
     let later = Instant::now() + Duration::from_secs(3600);
     assert!(rate.take(&TenantId::new("a"), rate.bytes_per_s(), 0, later).is_within);
     for tenant in ["a", "b", "b", "a"] {
-        plugin.inspect_prompt(&by(tenant), prompt).await.unwrap();
+        ask(&plugin, tenant, "5").await.unwrap();
     }
     let told = rate.take(&TenantId::new("c"), 0, 0, later + Duration::from_secs(1)).left_out;
     assert_eq!(told, [(TenantId::new("a"), 10)]);
@@ -83,4 +100,72 @@ fn what_reading_a_snapshot_takes_is_no_plugins_peak() {
         plugin.blueprint.memory_peak.as_ref().unwrap().load(Ordering::Relaxed)
     };
     assert_eq!(peak(Snapshot::Asked), peak(Snapshot::Never));
+}
+
+/// What a guest logs is there once all the same, as the tests above count.
+#[tokio::test]
+async fn a_guest_that_takes_long_or_acts_is_entered_again_on_a_fiber_as_the_next_ones_are() {
+    for (guest, text) in [("dawdles", "30"), ("floods", "1")] {
+        let plugin = load_into(2, PluginSpec { shared: true, ..spec(guest) }).unwrap();
+        let left = || plugin.on_fibers.load(Ordering::Relaxed);
+        ask(&plugin, "a", "0").await.unwrap();
+        assert_eq!((was_direct(&plugin, "a"), left()), (true, 0), "{guest}");
+        ask(&plugin, "a", text).await.unwrap();
+        assert_eq!((was_direct(&plugin, "a"), left()), (false, call::ON_FIBERS), "{guest}");
+        plugin.on_fibers.store(1, Ordering::Relaxed);
+        for direct in [false, true] {
+            ask(&plugin, "a", "0").await.unwrap();
+            assert_eq!((was_direct(&plugin, "a"), left()), (direct, 0), "{guest}");
+        }
+    }
+}
+
+/// Else it would be done twice.
+#[tokio::test]
+async fn what_cannot_be_undone_is_not_done_on_the_callers_stack() {
+    use crate::bindings::tidegate::plugin::{clock, log, metrics, random};
+    let plugin = load(1, Snapshot::Never).unwrap();
+    let nobody = Namespace::of_tenant(plugin.blueprint.name.clone(), TenantId::new(""));
+    let mut state = HostState::new(plugin.blueprint.clone(), nobody, Phase::Serve);
+    for direct in [false, true] {
+        state.meter.restart(Duration::from_secs(1), Instant::now());
+        if direct {
+            state.meter.enter_directly();
+        }
+        clock::Host::now_unix_ms(&mut state).unwrap();
+        let done = [
+            log::Host::write(&mut state, log::Level::Debug, "a".into(), Vec::new()),
+            metrics::Host::count(&mut state, "a".into(), 1),
+            metrics::Host::observe(&mut state, "a".into(), 1.0),
+            random::Host::bytes(&mut state, 1).map(drop),
+        ];
+        for done in done {
+            assert_eq!(done.err().map(|error| error.is::<EnterAgain>()), direct.then_some(true));
+        }
+    }
+}
+
+/// Else its recursion would end the program.
+#[test]
+fn a_guest_is_entered_on_a_fiber_where_its_callers_stack_has_no_room_for_it() {
+    let plugin = load(1, Snapshot::Never).unwrap();
+    let deep = load_into(1, spec("recurses")).unwrap();
+    let ask_from = |stack: usize| {
+        let calls = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(async {
+                ask(&plugin, "a", "go on").await.unwrap();
+                (was_direct(&plugin, "a"), ask(&deep, "a", "go on").await.unwrap_err())
+            })
+        };
+        std::thread::scope(|scope| {
+            std::thread::Builder::new().stack_size(stack).spawn_scoped(scope, calls).unwrap().join().unwrap()
+        })
+    };
+    // A thread that ends leaves its stack to one that asks for a quarter of it or more.
+    for (stack, direct) in [(FIBER_STACK * 3 / 8, false), (2 * FIBER_STACK, true)] {
+        let (was_direct, error) = ask_from(stack);
+        assert_eq!(was_direct, direct);
+        assert!(matches!(error, CallError::Trap { .. }), "{error}");
+    }
 }

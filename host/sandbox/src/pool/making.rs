@@ -18,7 +18,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -114,6 +114,16 @@ impl Pool {
         }
         let slot = self.registry().slot(self.work(), &self.share, until + waited).await;
         let slot = slot.ok_or_else(|| self.full())?;
+        self.lease_of_new(place, slot, waited).await
+    }
+
+    /// `waited`: how long of the time for making one is over.
+    pub(super) async fn lease_of_new<'p>(
+        self: &'p Arc<Self>,
+        place: Place<'p>,
+        slot: Slot,
+        waited: Duration,
+    ) -> Result<Lease<'p>, CallError> {
         let began = Instant::now();
         let making = Making { pool: self, make: Some(self.make(slot)) };
         // Of the one time for both.

@@ -7,7 +7,8 @@ mod outside;
 pub(crate) use outside::InspectOutside;
 
 use super::{Answer, StageCall};
-use crate::bindings::exports::tidegate::plugin::prompt_guard as guard;
+use crate::bindings::direct::exports::tidegate::plugin::prompt_guard as direct;
+use crate::bindings::exports::tidegate::plugin::prompt_guard as on_fiber;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::call_ids::{CallIds, Place};
 use crate::check;
@@ -35,6 +36,7 @@ pub(crate) struct InspectPrompt<'a> {
 
 impl StageCall for InspectPrompt<'_> {
     const STAGE: StageKind = StageKind::PromptGuard;
+    const DIRECT: bool = true;
     type Raw = wit::Verdict;
     type Out = Verdict;
 
@@ -47,13 +49,31 @@ impl StageCall for InspectPrompt<'_> {
         let Prompt { messages, tools, params } = self.prompt;
         let (made, schemas) = (Made::of_messages(messages), Made::of_tools(tools));
         let rows = Rows::of(messages, &made);
-        let prompt = guard::Prompt {
+        let prompt = on_fiber::Prompt {
             messages: &rows.messages(messages),
             tools: &convert::tool_defs(tools, &schemas),
             params: &convert::attrs(params),
             truncated: false,
         };
         guests.prompt_guard(store)?.call_inspect_prompt(store, context, prompt).await
+    }
+
+    fn enter_directly(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &mut Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<wit::Verdict> {
+        let Prompt { messages, tools, params } = self.prompt;
+        let (made, schemas) = (Made::of_messages(messages), Made::of_tools(tools));
+        let rows = Rows::of(messages, &made);
+        let prompt = direct::Prompt {
+            messages: &rows.messages(messages),
+            tools: &convert::tool_defs(tools, &schemas),
+            params: &convert::attrs(params),
+            truncated: false,
+        };
+        guests.direct_prompt_guard(store)?.call_inspect_prompt(store, context, prompt)
     }
 
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {

@@ -3,7 +3,8 @@
 //! right and lie before the watermark, which cuts no character.
 
 use super::{Answer, StageCall};
-use crate::bindings::exports::tidegate::plugin::stream_guard as guard;
+use crate::bindings::direct::exports::tidegate::plugin::stream_guard as guard;
+use crate::bindings::exports::tidegate::plugin::stream_guard as on_fiber;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::check;
 use crate::convert;
@@ -20,8 +21,23 @@ pub(crate) struct InspectWindow<'a> {
     pub(crate) window: Window<'a>,
 }
 
+/// The window as the one or the other bindings have it.
+macro_rules! lowered {
+    ($guard:ident, $window:expr) => {{
+        let Window { seq, choice, channel, text, settled, ending } = $window;
+        let channel = match channel {
+            Channel::Text => $guard::Channel::Text,
+            Channel::Reasoning => $guard::Channel::Reasoning,
+            Channel::Refusal => $guard::Channel::Refusal,
+            Channel::ToolArguments(id) => $guard::Channel::ToolArguments(id),
+        };
+        $guard::Window { seq, choice, channel, text, settled, ending, attrs: &[] }
+    }};
+}
+
 impl StageCall for InspectWindow<'_> {
     const STAGE: StageKind = StageKind::StreamGuard;
+    const DIRECT: bool = true;
     type Raw = guard::Inspection;
     type Out = Inspection;
 
@@ -31,15 +47,19 @@ impl StageCall for InspectWindow<'_> {
         guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<guard::Inspection> {
-        let Window { seq, choice, channel, text, settled, ending } = self.window;
-        let channel = match channel {
-            Channel::Text => guard::Channel::Text,
-            Channel::Reasoning => guard::Channel::Reasoning,
-            Channel::Refusal => guard::Channel::Refusal,
-            Channel::ToolArguments(id) => guard::Channel::ToolArguments(id),
-        };
-        let window = guard::Window { seq, choice, channel, text, settled, ending, attrs: &[] };
-        guests.stream_guard(store)?.call_inspect_window(store, context, self.carry, window).await
+        let window = lowered!(on_fiber, self.window);
+        let raw = guests.stream_guard(store)?.call_inspect_window(store, context, self.carry, window).await?;
+        Ok(raw.map(from_fiber))
+    }
+
+    fn enter_directly(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &mut Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<guard::Inspection> {
+        let window = lowered!(guard, self.window);
+        guests.direct_stream_guard(store)?.call_inspect_window(store, context, self.carry, window)
     }
 
     fn check(&self, raw: guard::Inspection, descriptor: &Descriptor) -> Result<Inspection, String> {
@@ -62,6 +82,21 @@ impl StageCall for InspectWindow<'_> {
         };
         Ok(Inspection { action, safe_through, carry: raw.carry, findings })
     }
+}
+
+fn from_fiber(raw: on_fiber::Inspection) -> guard::Inspection {
+    let action = match raw.action {
+        on_fiber::WindowAction::Pass => guard::WindowAction::Pass,
+        on_fiber::WindowAction::Redact(redactions) => {
+            let same = |on_fiber::Redaction { span, text }| guard::Redaction { span, text };
+            guard::WindowAction::Redact(redactions.into_iter().map(same).collect())
+        }
+        on_fiber::WindowAction::Halt(on_fiber::Halting { refusal, farewell }) => {
+            guard::WindowAction::Halt(guard::Halting { refusal, farewell })
+        }
+    };
+    let on_fiber::Inspection { safe_through, carry, findings, attrs, .. } = raw;
+    guard::Inspection { action, safe_through, carry, findings, attrs }
 }
 
 impl InspectWindow<'_> {

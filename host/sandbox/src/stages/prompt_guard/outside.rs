@@ -26,6 +26,7 @@ impl<'a> InspectOutside<'a> {
 
 impl StageCall for InspectOutside<'_> {
     const STAGE: StageKind = StageKind::PromptGuard;
+    const DIRECT: bool = true;
     type Raw = wit::Verdict;
     type Out = Verdict;
 
@@ -36,6 +37,15 @@ impl StageCall for InspectOutside<'_> {
         context: wit::Context<'_>,
     ) -> Answer<wit::Verdict> {
         self.as_prompt().enter(store, guests, context).await
+    }
+
+    fn enter_directly(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &mut Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<wit::Verdict> {
+        self.as_prompt().enter_directly(store, guests, context)
     }
 
     fn check(&self, mut raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
