@@ -17,7 +17,9 @@ use super::{Artifact, MAX_DOCUMENT_BYTES};
 use anyhow::{Context, bail};
 use index::{Index, distinct};
 use std::collections::BTreeSet;
+use std::fs::{File, Metadata};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What makes a folder a layout.
@@ -92,15 +94,19 @@ impl Layout {
     }
 
     fn read_unnamed(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<Artifact> {
-        let mut index = self.index()?;
+        let number = |about: std::io::Result<Metadata>| about.ok().map(|about| about.ino());
         loop {
+            // Open until it is compared: the number of a file that is open is not given anew.
+            let file = File::open(self.folder.join(INDEX));
+            let index = self.index()?;
             let read = self.read_of(&index, tag, digest);
-            // Who replaces what is there removes it, and that may be what the index led to when it was read, signatures too.
-            let now = self.index()?;
-            if now == index {
+            // Who replaces what is there removes it, and that may be what the index led to when it was read, signatures too. It may
+            // be as it was again, and was another in between.
+            let is_as_it_was =
+                number(file.and_then(|file| file.metadata())) == number(self.folder.join(INDEX).metadata());
+            if is_as_it_was && self.index()? == index {
                 return read;
             }
-            index = now;
         }
     }
 
