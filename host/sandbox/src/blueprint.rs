@@ -8,11 +8,15 @@ use crate::registry::{Registry, Work};
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::HostState;
 use crate::ticker::Clock;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use wasmtime::component::InstancePre;
+
+/// Held where a peak is read to be said, which is seldom.
+static SAYING: Mutex<()> = Mutex::new(());
 
 /// The parts of an instance that are the same each time.
 #[derive(Clone)]
@@ -60,7 +64,8 @@ impl Blueprint {
         let Some(peak) = &self.memory_peak else { return };
         if peak.fetch_max(bytes, Ordering::Relaxed) < bytes {
             let gauge = metrics::gauge!("tidegate_plugin_memory_peak_bytes", "plugin" => self.name.to_string());
-            // Of two at once the one that says it last says what both have come to.
+            // Of two at once the one that says it last says what both have come to: it looks while nobody else says anything.
+            let _saying = SAYING.lock();
             gauge.set(peak.load(Ordering::Relaxed) as f64);
         }
     }

@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use tidegate_types::TenantId;
 
+/// What is counted at once: a sum that is full would never move again.
+const MAX_DELTA: u64 = u32::MAX as u64;
 /// Observations of one call.
 const MAX_OBSERVATIONS: u32 = 256;
 /// Tenants whose handles an instance keeps while it serves another; those of more are made again.
@@ -82,6 +84,10 @@ impl Host for HostState {
     fn count(&mut self, name: String, delta: u64) -> wasmtime::Result<()> {
         self.meter.act()?;
         self.use_capability("metrics.count");
+        if delta > MAX_DELTA {
+            self.complain(&format!("{delta} is counted at once, which is more than {MAX_DELTA}"));
+            return Ok(());
+        }
         if let Some(counter) = self.meters.handles.counters.get(&name) {
             counter.increment(delta);
         } else if self.may_meter(&name) {
@@ -165,6 +171,17 @@ mod tests {
         assert_eq!(["a", "b", "a", "b"].map(|name| meters.is_news(name)), [true, true, false, false]);
         let more = (0..100).filter(|n| meters.is_news(&n.to_string())).count();
         assert_eq!(more, MAX_UNDECLARED - 2);
+    }
+
+    #[test]
+    fn more_than_a_counter_has_room_for_is_not_counted() {
+        let plugin = crate::plugin::tests::load(1, crate::sandbox::Snapshot::Never).unwrap();
+        let mut state = crate::plugin::tests::state_of(&plugin);
+        let names = |state: &HostState| state.meters.undeclared.clone();
+        state.count("a".into(), MAX_DELTA + 1).unwrap();
+        assert!(names(&state).is_empty(), "it is not even looked up");
+        state.count("a".into(), MAX_DELTA).unwrap();
+        assert_eq!(names(&state), ["a"]);
     }
 
     #[test]

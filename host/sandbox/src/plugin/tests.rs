@@ -47,6 +47,12 @@ pub(crate) fn parts(plugin: &Plugin) -> (&Core, &Arc<Blueprint>) {
     (&plugin.core, &plugin.blueprint)
 }
 
+/// Of an instance that serves nobody.
+pub(crate) fn state_of(plugin: &Plugin) -> HostState {
+    let nobody = Namespace::of_tenant(plugin.blueprint.name.clone(), TenantId::new(""));
+    HostState::new(plugin.blueprint.clone(), nobody, Phase::Serve)
+}
+
 pub(crate) fn by(tenant: &str) -> CallContext {
     CallContext {
         request_id: RequestId::new("r1"),
@@ -125,8 +131,7 @@ async fn a_guest_that_takes_long_or_acts_is_entered_again_on_a_fiber_as_the_next
 async fn what_cannot_be_undone_is_not_done_on_the_callers_stack() {
     use crate::bindings::tidegate::plugin::{clock, log, metrics, random};
     let plugin = load(1, Snapshot::Never).unwrap();
-    let nobody = Namespace::of_tenant(plugin.blueprint.name.clone(), TenantId::new(""));
-    let mut state = HostState::new(plugin.blueprint.clone(), nobody, Phase::Serve);
+    let mut state = state_of(&plugin);
     for direct in [false, true] {
         state.meter.restart(Duration::from_secs(1), Instant::now());
         if direct {
