@@ -46,8 +46,8 @@ pub(crate) struct Blueprint {
     /// Where its instances have their slots and their memory from.
     pub(crate) registry: Arc<Registry>,
     pub(crate) work: Work,
-    /// Its guests may be entered on the caller's own stack, and again: they are small and deterministic, and nothing that they ask the
-    /// host for is waited for.
+    /// Its guests may be entered on the caller's own stack, and again: they are small, and begin configured, for which they must be
+    /// deterministic and import no granted capability.
     pub(crate) direct: bool,
     /// All tenants share the instances.
     pub(crate) shared: bool,

@@ -11,7 +11,7 @@ use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAlloc
 
 /// Wasm pages are 64 KiB; memories are reserved in whole pages.
 pub(crate) const PAGE: usize = 64 << 10;
-/// Stack of wasm frames. The host functions that a guest calls run on the rest of the fiber's stack.
+/// Stack of wasm frames. The host functions that a guest calls run on the rest of the fiber's stack, or of its caller's.
 const WASM_STACK: usize = 512 << 10;
 pub(crate) const FIBER_STACK: usize = 1 << 20;
 /// Elements of one table: function pointers of a guest.

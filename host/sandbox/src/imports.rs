@@ -22,11 +22,6 @@ pub(crate) fn check<'a>(
     Ok(used)
 }
 
-/// Whether the host's answer to one of these may come later, as `bindings.rs` says by `async`: wherever it is from.
-pub(crate) fn are_waited_for(used: &BTreeSet<&'static str>) -> bool {
-    ["kv", "documents", "http", "models", "vectors"].into_iter().any(|capability| used.contains(capability))
-}
-
 pub(crate) fn find(import: &str) -> Result<Grant, LoadCause> {
     let known = IMPORTS.iter().find(|(name, _)| *name == import);
     known.map(|(_, grant)| *grant).ok_or_else(|| {

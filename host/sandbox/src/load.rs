@@ -30,9 +30,9 @@ use wasmtime::component::{Component, InstancePre};
 
 /// The largest component that is compiled.
 pub const MAX_COMPONENT_BYTES: usize = 64 << 20;
-/// The largest component of which a snapshot is taken that nobody has asked for, and that is entered on its caller's stack: those in
-/// Rust and C are a quarter of it, while one that carries an interpreter would keep the start waiting for seconds.
-const MAX_SMALL: usize = 1 << 20;
+/// The largest component of which a snapshot is taken that nobody has asked for, and that may be entered on its caller's stack: those
+/// in Rust and C are a quarter of it, while one that carries an interpreter would keep the start waiting for seconds.
+pub(crate) const MAX_SMALL: usize = 1 << 20;
 /// Bytes of vectors that a plugin may put while it is tried.
 const TRIAL_VECTORS: usize = 64 << 20;
 
@@ -62,9 +62,6 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     checks::shared(&blueprint, &used, &descriptor)?;
     let config = schema::validate(&descriptor.config_schema, config)
         .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
-    // An interpreter's calls take longer than direct ones may, and its instances are dear to make anew; what is not deterministic may
-    // come to something else where it is asked again.
-    blueprint.direct = descriptor.deterministic && bytes.len() <= MAX_SMALL && !imports::are_waited_for(&used);
     blueprint.config = config.to_string().into();
     blueprint.metrics = descriptor.metrics.keys().cloned().collect();
     blueprint.declares_secrets = descriptor.capabilities.contains_key("secrets");

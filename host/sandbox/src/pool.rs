@@ -1,6 +1,6 @@
 //! The instances of one plugin and one owner: a tenant, or a project of one. A call leases an instance; a lease that is dropped without
 //! [`Lease::keep`] drops the instance with it, which is what happens after a trap, a deadline or a caller that went
-//! away. Invariant: no instance ever serves two owners, nor a call after one that did not end well, or of which nothing may be kept.
+//! away; [`Lease::renew`] puts another in its place. Invariant: no instance ever serves two owners, nor a call after one that did not end well, or of which nothing may be kept.
 //!
 //! A call takes its place and its instance under one lock, and leaves both under one. Places are given in the order in which
 //! a tenant has asked for them in a class, to a better class more often, and where tenants share a pool to each in its turn
@@ -109,7 +109,7 @@ impl Lease<'_> {
         self.place.0
     }
 
-    /// The same where the instance may serve nobody else.
+    /// As [`Self::keep`], where the instance may serve nobody else.
     pub(crate) fn end(self, now: Instant) {
         let Self { instance, place, .. } = self;
         drop(instance);

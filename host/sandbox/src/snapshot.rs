@@ -11,6 +11,7 @@ use crate::blueprint::{Blueprint, StageIndices};
 use crate::engine::{MEMORIES, PAGE};
 use crate::failure;
 use crate::instance::Instance;
+use crate::load::MAX_SMALL;
 use crate::sandbox::Core;
 use crate::stage::{CallError, StageKind};
 use crate::state::HostState;
@@ -62,7 +63,9 @@ pub(crate) async fn take(
     };
     // There is room for one instance at a time.
     drop(instance);
-    let taken = Blueprint { is_configured: true, ..with_component(core, blueprint, &configured, &kinds)? };
+    // What an interpreter does takes longer than a direct call may, and its instances are dear to make anew.
+    let direct = component.len() <= MAX_SMALL;
+    let taken = Blueprint { is_configured: true, direct, ..with_component(core, blueprint, &configured, &kinds)? };
     // Should it not start, that is known now and not by the first request.
     let mut first = Instance::configured(trial(&taken), None).await.map_err(Error::new)?;
     first.check_types()?;

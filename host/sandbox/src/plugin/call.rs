@@ -2,10 +2,10 @@
 //! name the failure or check the result, and keep the instance only after a call that went well, and where it may keep what
 //! it has seen.
 //!
-//! Where the host answers at once whatever the guest may ask, and the guest is small and deterministic, it is entered on the caller's own stack, and not on a
-//! fiber's, which is cold, as is the way there and back. There it cannot give the thread to others: what takes longer than a
-//! tick of the clock, or is about to do what cannot be undone, ends there and is entered again, in another instance and on a
-//! fiber. So are the next calls of a plugin of which that was seen (`docs/decisions/0032`).
+//! A small guest that begins configured, and so asks the host for nothing that it would wait for, is entered on the caller's
+//! own stack, and not on a fiber's, which is cold, as is the way there and back. There it cannot give the thread to others: what
+//! takes longer than a tick of the clock, or is about to do what cannot be undone, ends there and is entered again, in another
+//! instance and on a fiber. So are the next calls of a plugin of which that was seen (`docs/decisions/0032`).
 
 use super::Plugin;
 use crate::bindings::tidegate::plugin::types as wit;
@@ -89,7 +89,7 @@ impl Plugin {
                     // Others have waited for the thread, and this call may wait no more.
                     tokio::task::yield_now().await;
                     if Instant::now() >= began + wall.limit + left.made_in {
-                        return Err(self.out_of_time(wall.limit));
+                        return Err(self.too_late(left.pool(), wall, what.was_queued));
                     }
                     // Boxed: it is rare, and large.
                     lease = Box::pin(left.renew()).await?;
@@ -99,8 +99,11 @@ impl Plugin {
         }
     }
 
-    fn out_of_time(&self, limit: Duration) -> CallError {
-        CallError::Deadline { plugin: self.name().into(), clock: "wall", limit }
+    fn too_late(&self, pool: &Pool, Wall { began, limit }: Wall, was_queued: bool) -> CallError {
+        match was_queued && pool.has_answered_since(began) {
+            true => pool.busy(),
+            false => CallError::Deadline { plugin: self.name().into(), clock: "wall", limit },
+        }
     }
 
     /// One way through an instance; `again` where it is not the first.
@@ -127,14 +130,10 @@ impl Plugin {
             Some(Again { used, .. }) => meter.go_on_from(used),
         }
         let Within { answer, waited } = self.enter(&mut lease.instance, ctx, call, until, left).await;
-        self.note_cpu(lease.instance.store.data().meter.used());
+        let carried = again.map_or(Duration::ZERO, |again| again.used);
+        self.note_cpu(lease.instance.store.data().meter.used().saturating_sub(carried));
         let was_queued = again.map_or(limit.saturating_sub(left) > limit / QUEUED, |again| again.was_queued);
-        let pool = lease.pool();
-        let too_late = || match was_queued && pool.has_answered_since(began) {
-            true => pool.busy(),
-            false => self.out_of_time(limit),
-        };
-        let answer = answer.ok_or_else(too_late)?;
+        let answer = answer.ok_or_else(|| self.too_late(lease.pool(), wall, was_queued))?;
         let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
         let settle = |lease: Lease<'_>| {
             // A call that waited for nothing has just begun.
@@ -159,7 +158,7 @@ impl Plugin {
             }
             Err(error) if error.is::<EnterAgain>() => {
                 self.on_fibers.store(ON_FIBERS, Ordering::Relaxed);
-                let used = lease.instance.store.data().meter.used().saturating_sub(NOT_COUNTED);
+                let used = lease.instance.store.data_mut().meter.end_directly().saturating_sub(NOT_COUNTED);
                 Err(NoAnswer::Again(lease, Again { used, was_queued }))
             }
             Err(error) => Err(said(failure::of_call(&error, lease.instance.store.data(), cpu)).into()),

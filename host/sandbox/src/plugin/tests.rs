@@ -3,6 +3,7 @@ use crate::engine::FIBER_STACK;
 use crate::meter::EnterAgain;
 use crate::registry::Registry;
 use crate::sandbox::{PluginSpec, Sandbox, Snapshot};
+use crate::stage::Limits;
 use crate::{LoadError, SandboxConfig};
 use std::time::Instant;
 use tidegate_types::{Caller, Class, RequestId, Retention, Role};
@@ -15,6 +16,12 @@ pub(crate) fn load(total_instances: u32, snapshot: Snapshot) -> Result<Arc<Plugi
 fn spec(guest: &str) -> PluginSpec {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/");
     PluginSpec::new(guest, std::fs::read(format!("{folder}{guest}.wasm")).unwrap())
+}
+
+/// One that may be entered on its caller's stack, and has time.
+fn direct(guest: &str) -> PluginSpec {
+    let limits = Limits { cpu: Duration::from_secs(10), wall: Duration::from_secs(60), ..Limits::default() };
+    PluginSpec { snapshot: Snapshot::Asked, limits, ..spec(guest) }
 }
 
 fn load_into(total_instances: u32, spec: PluginSpec) -> Result<Arc<Plugin>, LoadError> {
@@ -111,8 +118,8 @@ fn what_reading_a_snapshot_takes_is_no_plugins_peak() {
 /// What a guest logs is there once all the same, as the tests above count.
 #[tokio::test]
 async fn a_guest_that_takes_long_or_acts_is_entered_again_on_a_fiber_as_the_next_ones_are() {
-    for (guest, text) in [("dawdles", "30"), ("floods", "1")] {
-        let plugin = load_into(2, PluginSpec { shared: true, ..spec(guest) }).unwrap();
+    for (guest, text) in [("dawdles", "100"), ("floods", "1")] {
+        let plugin = load_into(2, PluginSpec { shared: true, ..direct(guest) }).unwrap();
         let left = || plugin.on_fibers.load(Ordering::Relaxed);
         ask(&plugin, "a", "0").await.unwrap();
         assert_eq!((was_direct(&plugin, "a"), left()), (true, 0), "{guest}");
@@ -126,10 +133,36 @@ async fn a_guest_that_takes_long_or_acts_is_entered_again_on_a_fiber_as_the_next
     }
 }
 
+/// As without a second attempt (`tests/pools.rs`).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_had_an_instance_too_late_is_told_that_all_were_busy_where_it_is_entered_again() {
+    let spec = direct("loops");
+    let plugin = load_into(2, PluginSpec { limits: Limits { instances: 1, ..spec.limits.clone() }, ..spec }).unwrap();
+    let spinning = {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { ask(&plugin, "a", "loop").await })
+    };
+    while plugin.on_fibers.load(Ordering::Relaxed) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let hurried = CallContext { deadline: Duration::from_millis(600), ..by("a") };
+    let messages = [Message::text("m0", Role::User, "loop")];
+    let late = plugin.inspect_prompt(&hurried, Prompt { messages: &messages, tools: &[], params: &[] });
+    let end = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        plugin.on_fibers.store(0, Ordering::Relaxed);
+        spinning.abort();
+    };
+    let (answered, late, ()) = tokio::join!(ask(&plugin, "a", "go on"), late, end);
+    answered.unwrap();
+    assert_eq!(late.unwrap_err(), CallError::Busy { plugin: "loops".into(), instances: 1 });
+    assert_ne!(plugin.on_fibers.load(Ordering::Relaxed), 0, "it was entered again");
+}
+
 /// Else it would be done twice.
 #[tokio::test]
 async fn what_cannot_be_undone_is_not_done_on_the_callers_stack() {
-    use crate::bindings::tidegate::plugin::{clock, log, metrics, random};
+    use crate::bindings::tidegate::plugin::{clock, log, metrics};
     let plugin = load(1, Snapshot::Never).unwrap();
     let mut state = state_of(&plugin);
     for direct in [false, true] {
@@ -142,7 +175,6 @@ async fn what_cannot_be_undone_is_not_done_on_the_callers_stack() {
             log::Host::write(&mut state, log::Level::Debug, "a".into(), Vec::new()),
             metrics::Host::count(&mut state, "a".into(), 1),
             metrics::Host::observe(&mut state, "a".into(), 1.0),
-            random::Host::bytes(&mut state, 1).map(drop),
         ];
         for done in done {
             assert_eq!(done.err().map(|error| error.is::<EnterAgain>()), direct.then_some(true));
@@ -153,8 +185,8 @@ async fn what_cannot_be_undone_is_not_done_on_the_callers_stack() {
 /// Else its recursion would end the program.
 #[test]
 fn a_guest_is_entered_on_a_fiber_where_its_callers_stack_has_no_room_for_it() {
-    let plugin = load(1, Snapshot::Never).unwrap();
-    let deep = load_into(1, spec("recurses")).unwrap();
+    let plugin = load(1, Snapshot::Asked).unwrap();
+    let deep = load_into(1, direct("recurses")).unwrap();
     let ask_from = |stack: usize| {
         let calls = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
