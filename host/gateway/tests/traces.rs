@@ -4,15 +4,18 @@
 
 #[path = "server/signal.rs"]
 mod signal;
+#[path = "traces/stand_in.rs"]
+mod stand_in;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
+use stand_in::{LASTS, streaming, taking};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -24,28 +27,6 @@ const LIMITS: &str = "limits = { wall_ms = 20000, cpu_ms = 5000 }\n";
 /// An upstream's.
 const ANSWER: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
     "message":{"role":"assistant","content":"Here."},"finish_reason":"stop"}]}"#;
-
-/// Takes every request, answers each with `answer`, and hands on head and body.
-fn taking(answer: &'static str) -> (String, Receiver<(String, Vec<u8>)>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
-    let (sender, receiver) = sync_channel(256);
-    std::thread::spawn(move || {
-        for socket in listener.incoming() {
-            let mut reader = BufReader::new(socket.unwrap());
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap() > 0 {}
-            let head = head.to_ascii_lowercase();
-            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
-            let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
-            reader.read_exact(&mut body).unwrap();
-            sender.send((head, body)).unwrap();
-            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length:";
-            write!(reader.get_mut(), "{head} {}\r\n\r\n{answer}", answer.len()).unwrap();
-        }
-    });
-    (addr, receiver)
-}
 
 /// A guest of the tests.
 fn stage(guest: &str, more: &str) -> String {
@@ -138,6 +119,10 @@ fn text(span: &Span, key: &str) -> String {
         Some(other) => format!("{other:?}"),
         None => String::new(),
     }
+}
+
+fn duration(span: &Span) -> Duration {
+    Duration::from_nanos(span.end_time_unix_nano - span.start_time_unix_nano)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -332,6 +317,21 @@ fn an_upstream_is_told_of_the_trace_and_a_client_may_leave_it() {
     assert!(posts[0].0.contains(&format!("traceparent: 00-{TRACE}-{}-01", hex(&client.span_id))), "{}", posts[0].0);
     assert!(posts[1].0.contains(&format!("traceparent: 00-{TRACE}-")), "{}", posts[1].0);
     assert_eq!(spans.iter().filter(|span| span.name == "upstream").count(), 1, "the other was not sampled");
+}
+
+/// Its head is there long before its end.
+#[test]
+fn the_span_of_an_upstream_lasts_until_its_answer_was_read() {
+    let ((addr, collector), upstream) = (taking(""), streaming());
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[traces]\nendpoint = \"http://{addr}\"\n[pipeline]\n[[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n"
+    );
+    let (program, gateway) = start(folder.path(), &config);
+    ask(&gateway, "m", true, &trace_headers(true));
+    let spans = spans(program, &addr, &collector);
+    let client = spans.iter().find(|span| span.name == "upstream").expect("the upstream's span");
+    assert!(duration(client) >= LASTS, "{client:#?}");
 }
 
 /// A title is asked of a model when the request is over, and is of its trace all the same.

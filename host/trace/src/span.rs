@@ -8,11 +8,38 @@ use opentelemetry::Value;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
 use opentelemetry::trace::{Status, TraceContextExt};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
+use std::ops::Deref;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 /// Says where in a trace a request is.
 const HEADER: &str = "traceparent";
+
+/// A span of what goes on though nobody is in it, such as an answer that is read piece by piece: it ends when this is dropped.
+/// One that is merely kept would end when it was last left, which is all that `tracing_opentelemetry` looks at.
+#[derive(Debug)]
+pub struct Lasting(Span);
+
+impl Lasting {
+    /// Has `span` last as long as this.
+    pub fn of(span: Span) -> Self {
+        Self(span)
+    }
+}
+
+impl Deref for Lasting {
+    type Target = Span;
+
+    fn deref(&self) -> &Span {
+        &self.0
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        self.0.in_scope(|| ());
+    }
+}
 
 /// The span of a request that came in, within the trace that its header names, or one of its own.
 pub fn server<'a>(header: impl Fn(&'static str) -> Option<&'a str>) -> Span {

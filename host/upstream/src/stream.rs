@@ -51,8 +51,8 @@ pub struct UpstreamStream {
     received: VecDeque<Received>,
     bounds: Bounds,
     failures: Arc<Failures>,
-    /// Open for as long as the answer is read.
-    span: Span,
+    /// Lasts for as long as the answer is read.
+    span: trace::Lasting,
 }
 
 impl UpstreamStream {
@@ -63,13 +63,13 @@ impl UpstreamStream {
         bounds: Bounds,
         failures: Arc<Failures>,
     ) -> Self {
-        let (response, received) = (Some(response), VecDeque::new());
-        Self { response, shape, reader, received, bounds, failures, span: Span::none() }
+        let (response, received, span) = (Some(response), VecDeque::new(), trace::Lasting::of(Span::none()));
+        Self { response, shape, reader, received, bounds, failures, span }
     }
 
     /// Makes the span last as long as this.
     pub(crate) fn within(mut self, span: Span) -> Self {
-        self.span = span;
+        self.span = trace::Lasting::of(span);
         self
     }
 
