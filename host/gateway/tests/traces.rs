@@ -334,6 +334,26 @@ fn the_span_of_an_upstream_lasts_until_its_answer_was_read() {
     assert!(duration(client) >= LASTS, "{client:#?}");
 }
 
+/// Its model's turn is a part of it.
+#[test]
+fn the_span_of_a_prompt_lasts_until_its_answer_was_made() {
+    let (addr, collector) = taking("");
+    let folder = tempfile::tempdir().unwrap();
+    let (program, gateway) = start(folder.path(), &format!("[traces]\nendpoint = \"http://{addr}\"\n[pipeline]\n"));
+    let asked = r#"{"model":"tidegate-starter","max_tokens":16,"temperature":0,"prompt":["Once","Twice"]}"#;
+    post(&gateway, "/v1/completions", asked, &trace_headers(true));
+    let spans = spans(program, &addr, &collector);
+    let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
+    let prompts: Vec<&Span> = spans.iter().filter(|span| span.name == "prompt").collect();
+    assert_eq!(prompts.len(), 2, "{spans:#?}");
+    for prompt in prompts {
+        let is_its = |span: &&Span| span.name == "engine" && span.parent_span_id == prompt.span_id;
+        let engine = spans.iter().find(is_its).expect("its model's turn");
+        let ends = [engine, prompt, server].map(|span| span.end_time_unix_nano);
+        assert!(ends.is_sorted(), "{ends:?}: {spans:#?}");
+    }
+}
+
 /// A title is asked of a model when the request is over, and is of its trace all the same.
 #[test]
 fn what_is_written_behind_an_answer_is_in_the_clients_trace() {

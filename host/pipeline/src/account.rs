@@ -33,8 +33,8 @@ pub(crate) struct Record {
     is_guards: bool,
     charge: Option<Arc<Charge>>,
     attempts: Attempts,
-    /// Of the request, in a trace.
-    span: Span,
+    /// Of the request in a trace, or of its prompt, which nobody is in while its answer is made.
+    span: trace::Lasting,
 }
 
 /// What the guards of one answer saw, left where its record finds it.
@@ -56,7 +56,7 @@ impl Record {
             is_guards: false,
             charge: None,
             attempts: Attempts::default(),
-            span: Span::current(),
+            span: trace::Lasting::of(Span::current()),
         }
     }
 
