@@ -74,12 +74,12 @@ fn post(addr: &str, path: &str, body: &str, more: &str) -> String {
     answer
 }
 
-fn metrics(addr: &str) -> String {
+fn get(addr: &str, path: &str) -> String {
     let mut socket = TcpStream::connect(addr).unwrap();
-    write!(socket, "GET /metrics HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n").unwrap();
-    let mut figures = String::new();
-    socket.read_to_string(&mut figures).unwrap();
-    figures
+    write!(socket, "GET {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// A request with a method that its sender made up.
@@ -288,7 +288,7 @@ fn a_guard_that_keeps_back_more_than_it_may_has_not_ended_well() {
         let guard = stage("watches", &more).replace("limits = {", "limits = { holdback_bytes = 8,");
         let (program, gateway) = start(folder.path(), &format!("[traces]\nendpoint = \"http://{addr}\"\n{guard}"));
         ask(&gateway, "tidegate-starter", true, &trace_headers(true));
-        let figures = metrics(&gateway);
+        let figures = get(&gateway, "/metrics");
         let spans = spans(program, &addr, &collector);
         let guard = spans.iter().find(|span| text(span, "stage") == "stream-guard").expect("the guard's span");
         assert_eq!([text(guard, "outcome"), text(guard, "verdict")], ["holdback-cap", "pass"], "{on_error}");
@@ -352,6 +352,33 @@ fn the_span_of_a_prompt_lasts_until_its_answer_was_made() {
         let ends = [engine, prompt, server].map(|span| span.end_time_unix_nano);
         assert!(ends.is_sorted(), "{ends:?}: {spans:#?}");
     }
+}
+
+/// It is answered long before.
+#[test]
+fn the_span_of_a_response_in_the_background_lasts_until_that_was_made() {
+    let ((addr, collector), upstream) = (taking(""), streaming());
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[traces]\nendpoint = \"http://{addr}\"\n[pipeline]\n[[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n\
+         [store]\npath = \"{}\"\n",
+        folder.path().join("kept.db").display()
+    );
+    let (program, gateway) = start(folder.path(), &config);
+    let asked = r#"{"model":"m","background":true,"input":"Where?"}"#;
+    let begun = post(&gateway, "/v1/responses", asked, &trace_headers(true));
+    assert!(begun.contains(r#""status":"in_progress""#), "{begun}");
+    let id = begun.split('"').find(|word| word.starts_with("resp_")).expect("its id");
+    let is_made = |_| {
+        std::thread::sleep(Duration::from_millis(20));
+        get(&gateway, &format!("/v1/responses/{id}")).contains(r#""status":"completed""#)
+    };
+    assert!((0..3000).any(is_made), "it is not made");
+    let spans = spans(program, &addr, &collector);
+    let named = |name: &str| spans.iter().find(|span| span.name == name).expect("a span of that name");
+    let (server, client) = (named("POST /v1/responses"), named("upstream"));
+    assert_eq!(client.parent_span_id, server.span_id);
+    assert!(duration(client) >= LASTS && client.end_time_unix_nano <= server.end_time_unix_nano, "{spans:#?}");
 }
 
 /// A title is asked of a model when the request is over, and is of its trace all the same.
