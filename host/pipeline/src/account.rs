@@ -153,11 +153,10 @@ impl Record {
         if self.span.is_disabled() {
             return;
         }
-        let whole = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         trace::note(&self.span, "gen_ai.provider.name", "tidegate");
         trace::note(&self.span, "gen_ai.request.model", self.model.clone());
-        trace::note(&self.span, "gen_ai.usage.input_tokens", whole(usage.input_tokens));
-        trace::note(&self.span, "gen_ai.usage.output_tokens", whole(usage.output_tokens));
+        trace::note(&self.span, "gen_ai.usage.input_tokens", trace::whole(usage.input_tokens));
+        trace::note(&self.span, "gen_ai.usage.output_tokens", trace::whole(usage.output_tokens));
         trace::note(&self.span, "tidegate.finish", detail.to_owned());
         if let Some(first) = self.first {
             trace::note(&self.span, "tidegate.first_ms", first.as_secs_f64() * 1e3);

@@ -18,6 +18,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tidegate_trace as trace;
 use tidegate_types::{Allowances, Chat, Delta, Message, Reject, Usage};
 use together::Seat;
 use tracing::{Instrument, debug_span};
@@ -85,7 +86,8 @@ impl Pipeline {
         for (Admitted(request), owed) in admitted.iter_mut().zip(&mut owed) {
             owed.let_in(request);
         }
-        let spans: Vec<_> = (0..admitted.len()).map(|index| debug_span!("prompt", index)).collect();
+        let span = |index: usize| debug_span!("prompt", index = trace::whole(index));
+        let spans: Vec<_> = (0..admitted.len()).map(span).collect();
         let paths = admitted.into_iter().zip(&mut owed).zip(spans.clone());
         let paths: Vec<_> = paths.map(|((one, owed), span)| self.routed(one, owed).instrument(span)).collect();
         let routed = stream::iter(paths).buffered(self.stages.screened_at_once()).collect::<Vec<_>>().await;

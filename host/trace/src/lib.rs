@@ -10,4 +10,4 @@ mod export;
 mod span;
 
 pub use export::{TraceConfig, TraceError, Traces};
-pub use span::{Lasting, behind, fail, name, note, outgoing, server};
+pub use span::{Lasting, behind, fail, name, note, outgoing, server, whole};

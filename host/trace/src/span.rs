@@ -75,6 +75,11 @@ pub fn note(span: &Span, key: &'static str, value: impl Into<Value>) {
     }
 }
 
+/// A count as spans have it. What `tracing` takes for an unsigned number would leave as text.
+pub fn whole(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
 /// Says that what the span is of has failed, and with what code.
 pub fn fail(span: &Span, code: &str) {
     if !span.is_disabled() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tidegate_engine::JobStream;
 use tidegate_ledger::Tally;
+use tidegate_trace as trace;
 use tidegate_types::{Caller, Delta, DeltaKind, Fault, FinishReason, Job, JobEvent, Reject, SamplingParams, Usage};
 use tracing::Span;
 
@@ -97,7 +98,8 @@ impl EngineSource {
         if let Some(tally) = &tally {
             tally.add_input(usage.input_tokens);
         }
-        let span = tracing::debug_span!("engine", prompt_tokens = usage.input_tokens, choices = choices.len());
+        let (prompt_tokens, num_choices) = (trace::whole(usage.input_tokens), trace::whole(choices.len()));
+        let span = tracing::debug_span!("engine", prompt_tokens, choices = num_choices);
         Ok(Self { choices, turn: 0, ready: VecDeque::new(), usage, single_call: turn.single_call, tally, _span: span })
     }
 

@@ -5,6 +5,7 @@ use crate::stage::Stage;
 use metrics::Histogram;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+use tidegate_trace as trace;
 use tracing::Span;
 
 /// When the first word of a stream was there; unset also where the client reads no stream.
@@ -36,7 +37,7 @@ impl Drop for KeptBack {
         if let Some(came) = self.first_word.get() {
             let held = came.elapsed();
             self.holdback.record(held);
-            self.span.record("held_ms", held.as_millis() as u64);
+            self.span.record("held_ms", trace::whole(held.as_millis()));
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::stage::{CUT_OFF, Stage, Timed};
 use metrics::Histogram;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{Inspection, StageKind, WindowAction};
+use tidegate_trace as trace;
 use tracing::Span;
 use tracing::field::Empty;
 
@@ -103,10 +104,10 @@ impl Drop for Told {
         if let Some(verdict) = self.verdict {
             self.span.record("verdict", verdict);
         }
-        self.span.record("calls", self.calls);
-        self.span.record("prefiltered", self.prefiltered);
-        self.span.record("us", self.took.as_micros() as u64);
-        self.span.record("held_ms", self.held.as_millis() as u64);
+        self.span.record("calls", trace::whole(self.calls));
+        self.span.record("prefiltered", trace::whole(self.prefiltered));
+        self.span.record("us", trace::whole(self.took.as_micros()));
+        self.span.record("held_ms", trace::whole(self.held.as_millis()));
         // A span that nothing is said in is not seen in a log.
         self.span.in_scope(|| tracing::debug!("asked"));
     }
