@@ -162,10 +162,9 @@ impl Stage {
                 Ok(Some(result))
             }
             Err(error) => {
-                let is_large = size.is_large();
-                let outgrown = size::outgrown(&error).filter(|_| is_large);
-                // Many large ones at once wait for each other; who waits for others may be late for any text.
-                let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.waits();
+                let outgrown = size::outgrown(&error).filter(|_| size.is_large());
+                // Who waits for others may be late by their doing, and is no use then.
+                let is_late = !self.waits() && is_late(&error, size, plugin.call_cpu(kind));
                 let outcome = if outgrown.is_some() || is_late { Outcome::Unknown } else { health(&error) };
                 failures.num_failed += usize::from(outcome == Outcome::Failed);
                 let said = error.to_string();
@@ -334,6 +333,16 @@ pub(crate) fn withheld(param: &str, message: String) -> Reject {
     counter!("tidegate_scope_denials_total", "reason" => "plugin").increment(1);
     let message = format!("{message}; name the plugin among the `plugins` of its entry");
     Reject::new(RejectKind::Forbidden, Fault::Client, message).at(param).code("insufficient_permissions")
+}
+
+/// Whether others kept a plugin from its work that waits for nobody and has so much CPU time. Many large texts at once wait for each
+/// other. And where CPU time is less than wall time, as it is for all to start, a loop ends by that: who did not lacked a processor.
+fn is_late(error: &CallError, size: Size, cpu: Duration) -> bool {
+    match error {
+        CallError::Deadline { clock: "wall", limit, .. } => size.is_large() || cpu < *limit,
+        CallError::Start { clock: "wall", .. } => true,
+        _ => false,
+    }
 }
 
 /// Whether the plugin is out of order, or the request, its limits or other plugins are the reason.

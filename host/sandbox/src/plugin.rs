@@ -102,6 +102,11 @@ impl Plugin {
         self.blueprint.work == Work::Wait
     }
 
+    /// CPU time that one call of a stage may take.
+    pub fn call_cpu(&self, stage: StageKind) -> Duration {
+        self.blueprint.call_cpu(stage)
+    }
+
     /// Its live instances of one project, or tenant, at most: more calls at once wait for each other.
     pub fn max_instances(&self) -> usize {
         self.blueprint.max_instances()

@@ -2,8 +2,9 @@ use super::*;
 use crate::breaker::BreakerConfig;
 use crate::holdback::AtCap;
 use futures_util::FutureExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tidegate_sandbox::stage::Inspection;
+use tidegate_sandbox::stage::{Grants, Inspection, Limits};
 use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -11,11 +12,23 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// A stage of a shipped guard.
 pub(crate) fn shipped() -> Stage {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/pii-guard.wasm");
+    of(PluginSpec::new("pii-guard", std::fs::read(path).unwrap()))
+}
+
+/// One of a plugin that may wait for others.
+fn waiting() -> Stage {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/keeper.wasm");
+    let documents = [("docs".to_owned(), PathBuf::from(env!("CARGO_MANIFEST_DIR")))].into();
+    let grants = Grants { kv_bytes: Some(1 << 20), documents, ..Grants::default() };
+    of(PluginSpec { grants, ..PluginSpec::new("keeper", std::fs::read(path).unwrap()) })
+}
+
+fn of(spec: PluginSpec) -> Stage {
     let config = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
     let sandbox = Sandbox::new(config).unwrap();
     Stage {
-        name: "pii-guard".into(),
-        plugin: Ok(sandbox.load(PluginSpec::new("pii-guard", std::fs::read(path).unwrap())).unwrap()),
+        name: spec.name.as_str().into(),
+        plugin: Ok(sandbox.load(spec).unwrap()),
         on_error: OnError::Closed,
         wall: Duration::from_secs(1),
         holdback_bytes: 512,
@@ -59,6 +72,30 @@ fn only_what_the_plugin_did_tells_of_its_health() {
         (CallError::Trap { plugin: plugin(), message: String::new() }, Outcome::Failed),
     ] {
         assert_eq!(health(&error), expected, "{error}");
+    }
+}
+
+/// Else who sends much at once would take it away from others.
+#[test]
+fn a_plugin_that_lacked_a_processor_has_not_failed() {
+    let (alone, waits, cpu) = (shipped(), waiting(), Limits::default().cpu);
+    let more = cpu + Duration::from_millis(1);
+    let deadline = |clock, limit| CallError::Deadline { plugin: "p".into(), clock, limit };
+    let start = |clock| CallError::Start { plugin: "p".into(), clock, limit: Duration::from_secs(5) };
+    for (stage, error, has_failed) in [
+        (&alone, deadline("wall", more), false),
+        (&alone, deadline("wall", cpu), true),
+        (&alone, deadline("cpu", cpu), true),
+        (&alone, start("wall"), false),
+        (&alone, start("cpu"), true),
+        (&waits, deadline("wall", more), true),
+        (&waits, start("wall"), true),
+    ] {
+        let stage = Stage { breaker: Arc::new(Breaker::new(BreakerConfig::default())), ..stage.clone() };
+        let cx = under_way::tests::context();
+        let called = stage.call(StageKind::PromptGuard, &cx, async |_| Err::<(), _>(error.clone()));
+        assert!(called.now_or_never().unwrap().is_err(), "it is closed");
+        assert_eq!(stage.breaker.has_failures(&cx.caller.tenant), has_failed, "{}: {error}", stage.name);
     }
 }
 
