@@ -242,6 +242,14 @@ impl Stage {
         self.plugin.as_ref().err().filter(|_| self.on_error == OnError::Closed).cloned()
     }
 
+    /// Its failure, where it refuses whoever meets it.
+    pub(crate) fn check_loaded(&self, kind: StageKind) -> Result<(), Reject> {
+        match self.refuses_all() {
+            Some(why) => self.failed::<()>(kind, "load", &for_line(&why)).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
     /// Whether its calls may wait for others.
     fn waits(&self) -> bool {
         self.plugin.as_ref().is_ok_and(|plugin| plugin.waits())

@@ -1,6 +1,7 @@
 //! Plugins that fail, by kind of stage and by `on_error`, and guards that fail in the middle of an answer: what the client
 //! has then, what is counted, and what leaves without a verdict.
 
+mod absent;
 mod windows;
 
 use crate::halts::chunk;

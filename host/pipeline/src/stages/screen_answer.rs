@@ -189,7 +189,8 @@ impl Pipeline {
         self.asked_of_answers(streaming).next().is_some()
     }
 
-    fn asked_of_answers(&self, streaming: bool) -> impl Iterator<Item = &Stage> {
+    /// Those that are asked about answers that are read so.
+    pub(super) fn asked_of_answers(&self, streaming: bool) -> impl Iterator<Item = &Stage> {
         self.stages.output_guards.iter().filter(move |guard| asks(guard, streaming)).map(|guard| &guard.stage)
     }
 

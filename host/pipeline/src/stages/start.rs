@@ -9,6 +9,7 @@ use crate::gate::{Hold, Kept};
 use crate::models::{Model, ModelBackend};
 use crate::prompts::together::Seat;
 use crate::source::{EngineSource, Source, UpstreamSource};
+use crate::stage::Stage;
 use crate::stages::as_sent::{rename_param, rename_upstreams_param};
 use crate::stages::fit::{self, Fitted};
 use crate::stages::hold;
@@ -18,6 +19,7 @@ use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use metrics::counter;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
+use tidegate_sandbox::stage::StageKind;
 use tidegate_turns::{Waiting, in_turn};
 use tidegate_types::{Chat, Fault, Finding, Reject, RejectKind, ToolDef};
 use tidegate_upstream::Attempts;
@@ -57,7 +59,8 @@ struct Turn<'a> {
 
 impl Pipeline {
     pub(crate) async fn start(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
-        let Routed { equipped: Equipped { mut request, tools }, candidates } = routed;
+        let Routed { equipped: Equipped { request, tools }, candidates } = routed;
+        let mut request = self.check_guards_of_answers(request).await?;
         let seeds = sampling::seeds(request.chat.sampling.seed, request.chat.n);
         let (asked, mut last) = (candidates.first().map(|model| model.name.clone()), None);
         request.attempts = request.attempts.of_another();
@@ -101,6 +104,22 @@ impl Pipeline {
             }
         }
         Err(last.unwrap_or_else(|| Reject::internal(Fault::Operator, "no candidate")).into())
+    }
+
+    /// Fails where a closed guard of the answer did not load: else it would once all of that is made, and billed.
+    async fn check_guards_of_answers(self: &Arc<Self>, request: Box<Request>) -> Result<Box<Request>, Ended> {
+        let Some((kind, guard)) = self.absent_guard(request.chat.stream) else { return Ok(request) };
+        // A guard that is asked during the prefill may answer itself, and nobody judges that.
+        let request = self.settled(request).await?;
+        guard.check_loaded(kind)?;
+        Ok(request)
+    }
+
+    /// A closed guard that would be asked about the answer, and did not load.
+    fn absent_guard(&self, streaming: bool) -> Option<(StageKind, &Stage)> {
+        let stream_guards = self.stages.stream_guards.iter().map(|stage| (StageKind::StreamGuard, stage));
+        let output_guards = self.asked_of_answers(streaming).map(|stage| (StageKind::OutputGuard, stage));
+        stream_guards.chain(output_guards).find(|(_, stage)| stage.refuses_all().is_some())
     }
 
     /// The first turn, counted for its model. A prompt that a server had without an answer, this one or one of another model before,
