@@ -242,6 +242,11 @@ impl Stage {
         self.plugin.as_ref().err().filter(|_| self.on_error == OnError::Closed).cloned()
     }
 
+    /// Whether it matters to a request what it would say: else nobody waits for it.
+    pub(crate) fn has_a_say(&self) -> bool {
+        self.plugin.is_ok() || self.on_error == OnError::Closed
+    }
+
     /// Its failure, where it refuses whoever meets it.
     pub(crate) fn check_loaded(&self, kind: StageKind) -> Result<(), Reject> {
         match self.refuses_all() {

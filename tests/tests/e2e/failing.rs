@@ -226,6 +226,8 @@ async fn an_answer_that_left_without_a_verdict_is_not_given_again() {
         let (guard, _) = at_a_word("trap", &format!("kept-{is_kept}"), "on_error = \"open\"\n");
         assert_given_again(&guard, said, is_kept).await;
     }
+    let more = "on_error = \"open\"\nconfig = { refuse = true }";
+    assert_given_again(&stage("honest", "kept-by-absent", "output-guard", more, ""), "All is well", false).await;
 }
 
 /// What failed may be back in a moment.

@@ -206,8 +206,13 @@ impl Conversation {
 
     /// Asks the output guards, where the answer was held for them, and lets out what they leave of it.
     async fn let_go(&mut self) -> Result<(), Reject> {
-        let Some(held) = self.held.take() else { return Ok(()) };
         let request = &self.turn.request;
+        let held = match self.held.take() {
+            Some(held) => held,
+            // It has left, and what did not load has failed of it all the same.
+            None if self.pipeline.screens_answers(request.chat.stream) => HeldAnswer::default(),
+            None => return Ok(()),
+        };
         let (model, findings) = (&self.turn.model.name, &mut self.screen.findings);
         let judged = Box::pin(self.pipeline.screen_answer(request, model, held, self.usage, findings)).await?;
         if judged.replaced {

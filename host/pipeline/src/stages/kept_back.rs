@@ -1,5 +1,5 @@
 //! For how long a guard that is asked once keeps a stream back: from the stream's first word until its verdict is there, or the
-//! request has ended. Guards that see a stream piece by piece: `ask_guard/watched.rs`.
+//! request has ended. Nothing is told of one that is not asked. Guards that see a stream piece by piece: `ask_guard/watched.rs`.
 
 use crate::stage::Stage;
 use metrics::Histogram;
@@ -20,9 +20,15 @@ pub(super) struct KeptBack {
 }
 
 impl KeptBack {
+    /// Nothing by one that did not load.
     pub(super) fn by(stage: &Stage, first_word: &FirstWord) -> Self {
-        let (holdback, first_word) = (stage.figures.holdback(&stage.name).clone(), Arc::clone(first_word));
-        Self { holdback, first_word, span: Span::none() }
+        let first_word = if stage.plugin.is_ok() { Arc::clone(first_word) } else { FirstWord::default() };
+        Self { holdback: stage.figures.holdback(&stage.name).clone(), first_word, span: Span::none() }
+    }
+
+    /// Its guard is not asked: it is left out, or one before it has ended the answer.
+    pub(super) fn not_asked(mut self) {
+        self.first_word = FirstWord::default();
     }
 
     /// Told in the span of the call that is made, too.

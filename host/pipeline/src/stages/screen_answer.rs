@@ -12,6 +12,7 @@ use crate::states::Request;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
+use std::vec::IntoIter;
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Action, Edit, Output, StageKind, Verdict};
 use tidegate_types::{
@@ -184,8 +185,13 @@ impl Pipeline {
         self.stages.output_guards.iter().any(|guard| !asks(guard, streaming))
     }
 
-    /// Whether an answer has to be held for its output guards.
+    /// Whether an answer has to be held for its output guards. One that did not load and is not closed fails whatever it is.
     pub(super) fn holds_answers(&self, streaming: bool) -> bool {
+        self.asked_of_answers(streaming).any(Stage::has_a_say)
+    }
+
+    /// Whether there are output guards for an answer, be it that it is not held for them.
+    pub(super) fn screens_answers(&self, streaming: bool) -> bool {
         self.asked_of_answers(streaming).next().is_some()
     }
 
@@ -211,9 +217,25 @@ impl Pipeline {
         usage: Option<Usage>,
         findings: &mut Vec<Finding>,
     ) -> Result<JudgedAnswer, Reject> {
+        let mut kept_back = std::mem::take(&mut held.kept_back).into_iter();
+        let judged = self.judge_answer(request, model, held, usage, findings, &mut kept_back).await;
+        // Of those behind one that has ended the answer.
+        kept_back.for_each(KeptBack::not_asked);
+        judged
+    }
+
+    /// As [`Self::screen_answer`]; `kept_back` has one for each guard, where the client reads a stream.
+    async fn judge_answer(
+        &self,
+        request: &Request,
+        model: &str,
+        held: HeldAnswer,
+        usage: Option<Usage>,
+        findings: &mut Vec<Finding>,
+        kept_back: &mut IntoIter<KeptBack>,
+    ) -> Result<JudgedAnswer, Reject> {
         let (cx, streaming) = (&request.cx, request.chat.stream);
         let guards: Vec<&Stage> = self.asked_of_answers(streaming).collect();
-        let mut kept_back = std::mem::take(&mut held.kept_back).into_iter();
         let mut choices = held.choices();
         let mut unjudged = false;
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
@@ -272,7 +294,11 @@ impl Asking<'_> {
             let _kept_back = kept_back.take().map(KeptBack::told_here);
             traced(plugin.inspect_output(&call, output).await)
         };
-        stage.call_about(size(&messages, echoed), StageKind::OutputGuard, &call, asking).await
+        let verdict = stage.call_about(size(&messages, echoed), StageKind::OutputGuard, &call, asking).await;
+        if let Some(kept_back) = kept_back {
+            kept_back.not_asked();
+        }
+        verdict
     }
 }
 

@@ -231,14 +231,18 @@ pub(super) async fn inspect(
     mut kept_back: Option<KeptBack>,
 ) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(chat.stream, stage.wall);
-    stage
+    let verdict = stage
         .call_about(Size::Sent(told_bytes(chat)), StageKind::PromptGuard, &call, async |plugin| {
             let params = params::of(chat, &cx.caller.scope, cx.hops, stages, stage);
             let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
             let _kept_back = kept_back.take().map(KeptBack::told_here);
             traced(plugin.inspect_prompt(&call, prompt).await)
         })
-        .await
+        .await;
+    if let Some(kept_back) = kept_back {
+        kept_back.not_asked();
+    }
+    verdict
 }
 
 /// A verdict, where it can be followed; else what the stage's failure means.

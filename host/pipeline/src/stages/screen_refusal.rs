@@ -49,7 +49,7 @@ impl Pipeline {
             return None;
         }
         let text: String = judged.pieces().map(|piece| piece.text).collect();
-        if !self.holds_answers(streaming) {
+        if !self.screens_answers(streaming) {
             return Some(text);
         }
         let mut held = self.hold_answer(streaming);
