@@ -4,8 +4,9 @@
 //! next.
 //!
 //! States of one tenant: closed (calls go on), open (until a moment), half-open (one call is let through; it decides, or
-//! says nothing of the plugin, or is cut off, and the next one decides). Invariant: what is open is changed by its trial alone, of
-//! which there is one at a time; calls that were let through before it opened say nothing of that.
+//! says nothing of the plugin, or is cut off, and the next one decides). What else the trial's request asks meanwhile, as about its
+//! other prompts, goes beside it: else the request would fail for its own trial. Invariant: what is open is changed by its trial
+//! alone, of which there is one at a time; calls that were let through before it opened, or beside its trial, say nothing of that.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,8 +73,8 @@ struct Failure {
 #[derive(Debug)]
 struct Open {
     until: Instant,
-    /// The call that decides is under way.
-    on_trial: bool,
+    /// Whose call decides, while that is under way.
+    trial: Option<RequestId>,
 }
 
 /// Lanes are looked through no more often for tenants that have not called again.
@@ -84,7 +85,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 enum Admission {
     /// It is made.
     Usual,
-    /// It is made, and the others wait for what it says.
+    /// It is made, and those of other requests wait for what it says.
     Trial,
     /// It is not made.
     Refused,
@@ -121,8 +122,9 @@ impl Breaker {
         self.troubled.load(Ordering::Relaxed)
     }
 
-    /// Whether a call may be made. After the pause one call goes through, and the others wait for what it says.
-    fn admits(&self, tenant: &TenantId, now: Instant) -> Admission {
+    /// Whether a call of a request may be made. After the pause one call goes through, and those of other requests wait for what it
+    /// says.
+    fn admits(&self, tenant: &TenantId, request: &RequestId, now: Instant) -> Admission {
         if !self.is_troubled() {
             return Admission::Usual;
         }
@@ -133,10 +135,13 @@ impl Breaker {
             self.troubled.store(!lanes.of.is_empty(), Ordering::Relaxed);
         }
         let Some(open) = lanes.of.get_mut(tenant).and_then(|lane| lane.open.as_mut()) else { return Admission::Usual };
-        if now < open.until || open.on_trial {
+        if let Some(trial) = &open.trial {
+            return if trial.is(request) { Admission::Usual } else { Admission::Refused };
+        }
+        if now < open.until {
             return Admission::Refused;
         }
-        open.on_trial = true;
+        open.trial = Some(request.clone());
         Admission::Trial
     }
 
@@ -147,7 +152,7 @@ impl Breaker {
         request: &'b RequestId,
         now: Instant,
     ) -> Option<Attempt<'b>> {
-        let admission = self.admits(tenant, now);
+        let admission = self.admits(tenant, request, now);
         (admission != Admission::Refused).then(|| Attempt {
             breaker: self,
             tenant,
@@ -180,11 +185,12 @@ impl Breaker {
     fn try_again(&self, tenant: &TenantId) {
         let mut lanes = self.lock();
         if let Some(open) = lanes.of.get_mut(tenant).and_then(|lane| lane.open.as_mut()) {
-            open.on_trial = false;
+            open.trial = None;
         }
     }
 
-    /// Only its trial closes what is open: another call was let through before that, and says nothing of what came since.
+    /// Only its trial closes what is open: another call was let through before that, and says nothing of what came since, or beside
+    /// it.
     fn recover(&self, tenant: &TenantId, admission: Admission, now: Instant) {
         let mut lanes = self.lock();
         let forget = lanes.of.get_mut(tenant).is_some_and(|lane| match &lane.open {
@@ -197,7 +203,7 @@ impl Breaker {
         self.troubled.store(!lanes.of.is_empty(), Ordering::Relaxed);
     }
 
-    /// While it is open only its trial opens it again: another call was let through before that.
+    /// While it is open only its trial opens it again: another call was let through before that, or beside it.
     fn fail(&self, tenant: &TenantId, request: &RequestId, admission: Admission, now: Instant) -> bool {
         let mut lanes = self.lock();
         self.troubled.store(true, Ordering::Relaxed);
@@ -208,7 +214,7 @@ impl Breaker {
         };
         if opens {
             lane.failures.clear();
-            lane.open = Some(Open { until: now + self.config.pause, on_trial: false });
+            lane.open = Some(Open { until: now + self.config.pause, trial: None });
         }
         opens
     }
@@ -239,7 +245,7 @@ impl Lane {
     /// Whether its tenant has not called for so long that it begins anew.
     fn is_over(&mut self, now: Instant, within: Duration) -> bool {
         match &self.open {
-            Some(open) => !open.on_trial && now.saturating_duration_since(open.until) > within,
+            Some(open) => open.trial.is_none() && now.saturating_duration_since(open.until) > within,
             None => self.forget_before(now, within),
         }
     }

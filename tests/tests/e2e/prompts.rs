@@ -126,6 +126,21 @@ async fn one_refused_prompt_refuses_all_by_its_place_before_anything_is_generate
     assert_eq!(texts(&answer.json()), (0..).zip(said).collect::<Vec<_>>());
 }
 
+/// Its guard is asked about some of them at once, and one of these calls is the trial.
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_behind_a_guards_pause_are_answered_together() {
+    let service = capitals().await;
+    let breaker = "[pipeline.stage.breaker]\nfailures = 1\npause_ms = 1\n";
+    let guards = guard("tries-prompts", "guests/dist/tarries.wasm", "") + breaker;
+    let gateway = Gateway::start(&format!("{}{guards}", service.model("tidegate-starter"))).await;
+    assert_eq!(gateway.post(COMPLETIONS, &request(json!({"prompt": "tarry 1 panic"}))).await.status, 503);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let prompts = ["a", "b", "c", "d"].map(|word| format!("tarry 300 {word}"));
+    let answer = gateway.post(COMPLETIONS, &request(json!({"prompt": prompts}))).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    counted(&gateway, "tidegate_plugin_pauses_total{plugin=\"tries-prompts\"}", 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_that_is_too_long_is_named_by_its_place_and_too_many_by_their_bound() {
     let gateway = Gateway::start(BARE).await;
