@@ -174,15 +174,28 @@ fn undeclared(plugin: &Plugin) -> Option<String> {
 
 /// Here grants are those of `tests.toml`; the sandbox knows a server's config only.
 fn explain(error: LoadError) -> anyhow::Error {
-    match error.cause {
-        LoadCause::Ungranted { import, line } => anyhow!(
-            "plugin `{}`: it imports `{import}`, which is not granted; to allow it, add `{line}` to [grants] in tests.toml \
-             (a server has that in [pipeline.stage.grants])",
-            error.plugin
-        ),
-        _ => error.into(),
-    }
+    let leaves = "could leave a server's machine";
+    let (why, line) = match &error.cause {
+        LoadCause::Ungranted { import, line } => (format!("imports `{import}`, which is not granted"), line.as_str()),
+        LoadCause::ContentLeaves { stages } => {
+            (format!("sees content ({stages}) and imports `http`: what callers write {leaves}"), CONTENT)
+        }
+        LoadCause::KeptContentLeaves { collections } => {
+            let reads =
+                format!("reads what other plugins keep in `vectors` ({collections}), which may be what callers write");
+            (format!("{reads}, and imports `http`: that {leaves}"), CONTENT)
+        }
+        _ => return error.into(),
+    };
+    anyhow!(
+        "plugin `{}`: it {why}; to allow it, add `{line}` to [grants] in tests.toml (a server has that in \
+         [pipeline.stage.grants])",
+        error.plugin
+    )
 }
+
+/// The grant that lets a plugin that may reach out see content.
+const CONTENT: &str = "content = true";
 
 /// Puts what is there before the first case where calls of a test find it.
 async fn fill(fixtures: &Fixtures, kv: &dyn KvStore, vectors: &dyn VectorStore) -> anyhow::Result<()> {
@@ -222,4 +235,29 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 /// Reads a component, or that of a packed plugin's folder.
 pub(super) fn component(path: &Path) -> anyhow::Result<Vec<u8>> {
     Found::read(path).map(Found::into_component)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_that_is_missing_is_told_where_tests_have_it() {
+        let check = |cause: LoadCause, what: &str, line: &str| {
+            let said = explain(LoadError { plugin: "asker".into(), cause }).to_string();
+            let remedy = format!("add `{line}` to [grants] in tests.toml");
+            assert!(said.starts_with("plugin `asker`: it ") && said.contains(what) && said.contains(&remedy), "{said}");
+            assert!(!said.contains("the stage's"), "{said}");
+        };
+        let (import, line) = ("tidegate:plugin/kv@0.1.0".to_owned(), "kv_kib = 64".to_owned());
+        check(LoadCause::Ungranted { import, line }, "imports `tidegate:plugin/kv@0.1.0`", "kv_kib = 64");
+        check(LoadCause::ContentLeaves { stages: "prompt-guard".into() }, "sees content (prompt-guard)", CONTENT);
+        check(LoadCause::KeptContentLeaves { collections: "notes".into() }, "keep in `vectors` (notes)", CONTENT);
+    }
+
+    #[test]
+    fn what_no_grant_mends_is_told_as_it_is() {
+        let error = LoadError { plugin: "asker".into(), cause: LoadCause::Shared };
+        assert_eq!(explain(error.clone()).to_string(), error.to_string());
+    }
 }

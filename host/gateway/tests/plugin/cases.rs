@@ -1,5 +1,6 @@
 //! What a case of `plugin test` may say, and what it shows.
 
+use super::world::OUTSIDE;
 use super::{guest, plugin, run_cases, shipped};
 
 #[test]
@@ -67,6 +68,10 @@ fn each_case_in_which_a_metric_is_counted_that_is_not_declared_says_so_and_passe
 fn a_plugin_without_its_grant_is_told_where_tests_have_it() {
     let (good, said) = run_cases(&guest("keeper"), "[[case]]\nname = \"a\"\nask.stream = \"x\"\nexpect.text = \"x\"\n");
     assert!(!good && said.contains("plugin `keeper`") && said.contains("to [grants] in tests.toml"), "{said}");
+    assert!(!said.contains("the stage's"), "{said}");
+    let case = "[[case]]\nname = \"a\"\nask.tool.name = \"get\"\nexpect.content = \"x\"\n";
+    let (good, said) = run_cases(&guest("reaches"), &(OUTSIDE.replace("content = true\n", "") + case));
+    assert!(!good && said.contains("add `content = true` to [grants] in tests.toml"), "{said}");
     assert!(!said.contains("the stage's"), "{said}");
 }
 
