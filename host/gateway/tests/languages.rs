@@ -64,7 +64,10 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 constructs_once(&project);
             }
             ("python", StageKind::ToolProvider) => tells_of_an_error_that_is_no_answer(&project),
-            ("python", StageKind::Router) => names_the_method_that_is_missing(&project),
+            ("python", StageKind::Router) => {
+                names_the_method_that_is_missing(&project);
+                finds_the_packages_of_its_environment(&project);
+            }
             ("js", StageKind::Router) => exports_objects_of_classes(&project),
             ("js", StageKind::Observer) => says_that_nothing_waits_for_a_promise(&project),
             ("js" | "python", StageKind::Memory) => answers_with_what_a_capability_did(&project, lang),
@@ -283,6 +286,20 @@ fn names_the_method_that_is_missing(project: &Path) {
     assert!(!built && said.contains("no `route` (did you mean it by `rout`?)"), "{said}");
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
+}
+
+/// Packages are beside the tool where that is installed in the project, which it does not look at itself.
+fn finds_the_packages_of_its_environment(project: &Path) {
+    let package = project.join(".venv/lib/python3/site-packages/greeting");
+    std::fs::create_dir_all(&package).unwrap();
+    std::fs::write(package.join("__init__.py"), "WORD = \"hello\"\n").unwrap();
+    let source = project.join("plugin.py");
+    let good = std::fs::read_to_string(&source).unwrap();
+    std::fs::write(&source, format!("import greeting\n{good}")).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    std::fs::write(&source, good).unwrap();
+    std::fs::remove_dir_all(project.join(".venv")).unwrap();
 }
 
 /// What a class gives is no entry of its objects, and is exported all the same.

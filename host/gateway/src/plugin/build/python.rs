@@ -65,9 +65,17 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
     check_exports(project)?;
     let mut command = Command::new(tool);
     command.current_dir(&project.folder).args(["--wit-path", wit(project)?, "--world", "project"]);
+    tell_of_packages(&mut command, &venv);
     command.args(["componentize", "plugin"]);
     command.args(["--stub-wasi", "--output"]).arg(component);
     run_tool(&mut command)
+}
+
+/// The tool looks for packages where the variable says, and not beside itself.
+fn tell_of_packages(command: &mut Command, venv: &Path) {
+    if venv.exists() {
+        command.env("VIRTUAL_ENV", venv);
+    }
 }
 
 /// A method that the world asks for and the source does not have would build, and trap without a word at each call.
@@ -148,6 +156,7 @@ fn snake(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     const WORLD: &str = "world project {\n  include base;\n  export prompt-guard;\n}\n";
     const SOURCE: &str = "import json, re\nfrom wit_world.imports import log\nfrom logged import logged\n\n\
@@ -161,6 +170,20 @@ mod tests {
         let found = missing(WORLD, &source);
         let found = found.as_ref().map(|Missing { class, name, meant }| (&**class, &**name, meant.as_deref()));
         assert_eq!(found, expected, "{to}");
+    }
+
+    #[test]
+    fn the_tool_is_told_where_a_project_has_its_packages() {
+        let folder = tempfile::tempdir().unwrap();
+        let venv = folder.path().join(".venv");
+        let told = || {
+            let mut command = Command::new("tool");
+            tell_of_packages(&mut command, &venv);
+            command.get_envs().find_map(|(_, value)| value.map(PathBuf::from))
+        };
+        assert_eq!(told(), None, "the author's own environment stays");
+        std::fs::create_dir(&venv).unwrap();
+        assert_eq!(told().as_ref(), Some(&venv));
     }
 
     #[test]
