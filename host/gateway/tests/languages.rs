@@ -72,6 +72,7 @@ fn templates(lang: &str, kinds: &[StageKind]) {
             ("js", StageKind::Observer) => says_that_nothing_waits_for_a_promise(&project),
             ("js" | "python", StageKind::Memory) => answers_with_what_a_capability_did(&project, lang),
             ("c", StageKind::StreamGuard) => names_the_setting_at_fault(&project),
+            ("c", StageKind::Router) => reads_its_setting_beside_others(&project),
             ("js" | "python", StageKind::StreamGuard) => guards_the_first_stream_of_each_tenant(&project),
             _ => {}
         }
@@ -172,6 +173,26 @@ fn names_the_setting_at_fault(project: &Path) {
     std::fs::write(project.join("faults.toml"), words.concat() + &replacements.concat()).unwrap();
     let (passed, said) = plugin(project, &["test", "--cases", "faults.toml"]);
     assert!(passed, "{said}");
+}
+
+/// Its key may be any of the config that it is given.
+fn reads_its_setting_beside_others(project: &Path) {
+    const PROPERTIES: &str = r#"\"properties\":{"#;
+    let source = project.join("plugin.c");
+    let good = std::fs::read_to_string(&source).unwrap();
+    let more = good.replacen(PROPERTIES, &format!(r#"{PROPERTIES}\"about\":{{\"type\":\"string\"}},"#), 1);
+    assert_ne!(more, good);
+    std::fs::write(&source, more).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    let case = "[[case]]\nname = \"a\"\nconfig = { about = \"long_tokens\", long_tokens = 10 }\n\
+                ask.route = { prompt = \"hi\", tokens = 20, candidates = [{ id = \"small\", context = 10 }, \
+                { id = \"large\", context = 20 }] }\nexpect.order = [\"large\", \"small\"]\n";
+    std::fs::write(project.join("beside.toml"), case).unwrap();
+    let (passed, said) = plugin(project, &["test", "--cases", "beside.toml"]);
+    assert!(passed, "{said}");
+    std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
 }
 
 /// What a call leaves behind adds up over the thousand calls of an instance: one that lost a list of two passages at each has

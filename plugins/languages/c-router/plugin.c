@@ -14,16 +14,22 @@ void exports_tidegate_plugin_meta_describe(exports_tidegate_plugin_meta_json_t *
   project_string_dup(ret, DESCRIPTOR);
 }
 
-// The host has checked the config against the schema: `{}`, or `{"long_tokens":N}`.
+// Reads the whole number `key` of compact JSON into `value`, where it is there.
+static void setting(const project_string_t *json, const char *key, unsigned long *value) {
+  const char *at = (const char *)json->ptr, *end = at + json->len;
+  size_t key_len = strlen(key);
+  for (; at + key_len + 3 < end; at++) {
+    if (at[0] == '"' && !memcmp(at + 1, key, key_len) && !memcmp(at + 1 + key_len, "\":", 2)) break;
+  }
+  if (at + key_len + 3 >= end) return;
+  *value = 0;
+  for (at += key_len + 3; at < end && *at >= '0' && *at <= '9'; at++) *value = *value * 10 + (*at - '0');
+}
+
+// The host has checked the config against the schema, by which the number fits.
 bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t *config,
                                             exports_tidegate_plugin_meta_error_t *err) {
-  static const char KEY[] = "{\"long_tokens\":";
-  size_t at = sizeof KEY - 1;
-  if (config->len > at && !memcmp(config->ptr, KEY, at)) {
-    for (long_tokens = 0; at < config->len && config->ptr[at] >= '0' && config->ptr[at] <= '9'; at++) {
-      long_tokens = long_tokens * 10 + (config->ptr[at] - '0');
-    }
-  }
+  setting(config, "long_tokens", &long_tokens);
   project_string_free(config);
   return true;
 }
