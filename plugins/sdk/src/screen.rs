@@ -81,6 +81,8 @@
 //!     }
 //! }
 //!
+//! tidegate_plugin_sdk::export!(Guard: PromptGuard, StreamGuard);
+//!
 //! let said = testing::Host::default().stream(&testing::plugin::<Guard>(""), &["It is P", "X-12", "34, not PX-1."]);
 //! assert_eq!(said.unwrap().text, "It is [ticket], not PX-1.");
 //! ```
