@@ -112,8 +112,10 @@ impl Descriptor {
         self
     }
 
-    /// A stream guard's promise: it never keeps more than this many bytes of a channel waiting. The host's cap is
-    /// the operator's; [`crate::testing`] checks that the promise is kept.
+    /// A stream guard's promise: it never keeps more than this many bytes of a channel waiting. Where the config says how
+    /// long that is, such as by its words, promise the longest, and refuse longer ones in `configure`, counted in bytes, as
+    /// `word-guard` does. The host's cap is the operator's: servers give 512 bytes unless `limits.holdback_bytes` of the stage
+    /// says otherwise. [`crate::testing`] checks that the promise is kept.
     pub fn holdback(mut self, bytes: u32) -> Self {
         self.holdback_bytes = Some(bytes);
         self
