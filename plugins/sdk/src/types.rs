@@ -130,7 +130,9 @@ pub struct ToolCall {
     pub id: String,
     /// The tool.
     pub name: String,
-    /// JSON as the model wrote it: it may be malformed.
+    /// JSON as the model wrote it. In a prompt or an answer it may be malformed; in
+    /// [`call_tool`](crate::ToolProvider::call_tool) it is JSON, of whatever shape: the host does not hold it to the tool's
+    /// `input_schema`.
     pub arguments: String,
 }
 

@@ -11,10 +11,11 @@ pub trait ToolProvider: Plugin {
     /// When the list is not to be had; the request then goes on as the stage's `on_error` says.
     fn list_tools(&self, ctx: &Context) -> Result<Vec<ToolDef>, Error>;
 
-    /// Runs one call. What the model can mend (a malformed argument, a division by zero) is an outcome with
-    /// `is_error`, not an error.
+    /// Runs one call. What the model can mend (a missing argument, a division by zero) is an outcome with
+    /// `is_error`, not an error: it reads the outcome's `content`.
     ///
     /// # Errors
-    /// When the tool itself is out of order, or its name is not one of this provider.
+    /// When the tool itself is out of order, or its name is not one of this provider. The model is told no more than
+    /// that the tool failed.
     fn call_tool(&self, ctx: &Context, call: &ToolCall) -> Result<ToolOutcome, Error>;
 }
