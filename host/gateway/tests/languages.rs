@@ -63,7 +63,10 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 passes_its_own_tests(&project);
                 constructs_once(&project);
             }
-            ("python", StageKind::ToolProvider) => tells_of_an_error_that_is_no_answer(&project),
+            ("python", StageKind::ToolProvider) => {
+                tells_of_an_error_that_is_no_answer(&project);
+                calls_a_capability_as_the_guide_shows(&project);
+            }
             ("python", StageKind::Router) => {
                 names_the_method_that_is_missing(&project);
                 finds_the_packages_of_its_environment(&project);
@@ -395,6 +398,49 @@ fn tells_of_an_error_that_is_no_answer(project: &Path) {
     let (passed, said) = plugin(project, &["test"]);
     assert!(!passed && said.contains("log: ERROR Err: 'no such tool'"), "{said}");
     std::fs::write(&source, good).unwrap();
+}
+
+/// By the guide's own lines: what they ask is answered, is answered by nobody, and is refused.
+fn calls_a_capability_as_the_guide_shows(project: &Path) {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/plugins.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let shown = guide.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let change = |file: &str, changes: &[(&str, &str)]| {
+        let mut text = std::fs::read_to_string(project.join(file)).unwrap();
+        for (from, to) in changes {
+            assert!(text.contains(*from), "{file}: {from}");
+            text = text.replacen(*from, to, 1);
+        }
+        std::fs::write(project.join(file), text).unwrap();
+    };
+    change("wit/project.wit", &[("  include base;\n", "  include base;\n  import http;\n")]);
+    let capabilities = r#""capabilities": [{"name": "http", "reason": "asks"}, {"name": "secrets", "reason": "asks"}]"#;
+    change(
+        "plugin.py",
+        &[
+            ("from logged import logged\n", &format!("from logged import logged\n\n{shown}")),
+            ("\"deterministic\": False,\n", &format!("\"deterministic\": False,\n{capabilities},\n")),
+            ("str(clock.now_unix_ms())", "str(asked(call.arguments))"),
+        ],
+    );
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    let grants =
+        "[grants]\nhttp = { origins = [\"https://example.com\"] }\ncontent = true\nsecrets = { token = \"TOKEN\" }\n";
+    let answer = |answer: &str| {
+        format!(
+            "[[host.http]]\nurl = \"https://example.com/check\"\nheaders_have = {{ authorization = \"Bearer test-token\" }}\n\
+             times = 1\n{answer}\n"
+        )
+    };
+    let case = |expect: &str| {
+        format!("[[case]]\nname = \"a\"\nask.tool = {{ name = \"now\", arguments = \"{{}}\" }}\nexpect.{expect}\n")
+    };
+    let answers = ["body = \"fine\"", "error = \"timeout\"", "error = \"denied\""].map(answer);
+    let cases = ["content = \"fine\"", "content = \"None\"", "error = \"answered denied\""].map(case);
+    std::fs::write(project.join("asks.toml"), grants.to_owned() + &answers.concat() + &cases.concat()).unwrap();
+    let (passed, said) = plugin(project, &["test", "--cases", "asks.toml"]);
+    assert!(passed && said.matches("ok      ").count() == 3, "{said}");
 }
 
 /// A project that is older than the file which logs exceptions, and now imports it, has it by a build.
