@@ -1,7 +1,7 @@
 //! The default limits of plugins are those that `docs/plugins.md` and `examples/full/tidegate.toml` say, and they are
 //! here once more: who changes one says so in all places, and in `docs/decisions/0027` why.
 
-use super::{Config, LimitsConfig};
+use super::{BreakerConfig, Config, LimitsConfig};
 use crate::assemble::HOLDBACK_BYTES;
 use std::path::Path;
 use std::time::Duration;
@@ -80,6 +80,13 @@ fn the_guide_says_the_other_defaults() {
         let row = if name.contains('`') { format!("| `{name} | {value} |") } else { format!("| `{name}` | {value} |") };
         assert!(guide.contains(&row), "docs/plugins.md lacks {row}");
     }
+}
+
+#[test]
+fn the_guide_says_when_a_plugin_is_left_out_for_failing() {
+    let BreakerConfig { failures, within_ms, pause_ms } = BreakerConfig::default();
+    let row = format!("| `breaker` | `{{ failures = {failures}, within_ms = {within_ms}, pause_ms = {pause_ms} }}` |");
+    assert!(read("docs/plugins.md").contains(&row), "docs/plugins.md lacks {row}");
 }
 
 #[test]
