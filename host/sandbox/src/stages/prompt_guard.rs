@@ -34,6 +34,22 @@ pub(crate) struct InspectPrompt<'a> {
     pub(crate) plugin: &'a str,
 }
 
+/// Hands the prompt to a call, as the one or the other bindings have it.
+macro_rules! lowered {
+    ($guard:ident, $prompt:expr, |$lowered:ident| $call:expr) => {{
+        let Prompt { messages, tools, params } = $prompt;
+        let (made, schemas) = (Made::of_messages(messages), Made::of_tools(tools));
+        let rows = Rows::of(messages, &made);
+        let $lowered = $guard::Prompt {
+            messages: &rows.messages(messages),
+            tools: &convert::tool_defs(tools, &schemas),
+            params: &convert::attrs(params),
+            truncated: false,
+        };
+        $call
+    }};
+}
+
 impl StageCall for InspectPrompt<'_> {
     const STAGE: StageKind = StageKind::PromptGuard;
     const DIRECT: bool = true;
@@ -46,16 +62,9 @@ impl StageCall for InspectPrompt<'_> {
         guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<wit::Verdict> {
-        let Prompt { messages, tools, params } = self.prompt;
-        let (made, schemas) = (Made::of_messages(messages), Made::of_tools(tools));
-        let rows = Rows::of(messages, &made);
-        let prompt = on_fiber::Prompt {
-            messages: &rows.messages(messages),
-            tools: &convert::tool_defs(tools, &schemas),
-            params: &convert::attrs(params),
-            truncated: false,
-        };
-        guests.prompt_guard(store)?.call_inspect_prompt(store, context, prompt).await
+        lowered!(on_fiber, self.prompt, |prompt| {
+            guests.prompt_guard(store)?.call_inspect_prompt(store, context, prompt).await
+        })
     }
 
     fn enter_directly(
@@ -64,16 +73,9 @@ impl StageCall for InspectPrompt<'_> {
         guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<wit::Verdict> {
-        let Prompt { messages, tools, params } = self.prompt;
-        let (made, schemas) = (Made::of_messages(messages), Made::of_tools(tools));
-        let rows = Rows::of(messages, &made);
-        let prompt = direct::Prompt {
-            messages: &rows.messages(messages),
-            tools: &convert::tool_defs(tools, &schemas),
-            params: &convert::attrs(params),
-            truncated: false,
-        };
-        guests.direct_prompt_guard(store)?.call_inspect_prompt(store, context, prompt)
+        lowered!(direct, self.prompt, |prompt| {
+            guests.direct_prompt_guard(store)?.call_inspect_prompt(store, context, prompt)
+        })
     }
 
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
