@@ -1,9 +1,11 @@
 //! CPU time of one call: what the kernel charged the guest's thread while the guest had it. That clock costs a call of
 //! the kernel, so it is read only where an epoch ends while the guest runs, where the guest gets its thread back after it
-//! has yielded there, and before and after a wait for the host; a call that is over before reads none. Of one stretch,
-//! from a call's begin to the first of these, the wall time counts, as far as it is that of a look ([`LONGEST_LOOK`]) and no more
-//! than half of the limit, for who lacked a processor has used none; where it ends with a wait for the host it is free. What others do while it yields is theirs, but for [`SWITCH`]; what the
-//! host does for it is the guest's until that waits for the first time, or all of it ([`CpuMeter::working`]).
+//! has yielded there, before and after a wait for the host, and where the guest ends on its caller's stack to be entered again
+//! ([`EnterAgain`]); a call that is over before reads none. Of one stretch, from a call's begin to the first of these, the wall
+//! time counts, as far as it is that of a look ([`LONGEST_LOOK`]) and no more than half of the limit, for who lacked a processor
+//! has used none; where it ends with a wait for the host it is free. What others do while it yields is theirs, but for
+//! [`SWITCH`]; what the host does for it is the guest's until that waits for the first time, or all of it
+//! ([`CpuMeter::working`]).
 
 use crate::ticker::{Clock, LONGEST_LOOK, Paused, TICK};
 use cpu_time::ThreadTime;

@@ -30,12 +30,16 @@ use wasmtime::Store;
 /// What wasmtime, the guest and its result say, in this order.
 pub(crate) type Answer<T> = wasmtime::Result<Result<T, wit::Error>>;
 
+/// How a guest is entered without a future.
+pub(crate) type Direct<C> =
+    fn(&C, &mut Store<HostState>, &mut Guests, wit::Context<'_>) -> Answer<<C as StageCall>::Raw>;
+
 /// One function of a stage, with its input.
-pub(crate) trait StageCall: Send + Sync {
+pub(crate) trait StageCall: Sized + Send + Sync {
     /// The interface that must be exported.
     const STAGE: StageKind;
-    /// Whether its guests may be entered on the caller's own stack: for stages that each message or each event has a call of.
-    const DIRECT: bool = false;
+    /// Enters the guest on the caller's own stack: of stages that each message or each event has a call of.
+    const DIRECT: Option<Direct<Self>> = None;
     /// The guest's result as the bindings have it.
     type Raw: Send;
     /// The result in the host's types.
@@ -48,16 +52,6 @@ pub(crate) trait StageCall: Send + Sync {
         guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> impl Future<Output = Answer<Self::Raw>> + Send;
-
-    /// The same on the caller's own stack, where it is [`Self::DIRECT`].
-    fn enter_directly(
-        &self,
-        _store: &mut Store<HostState>,
-        _guests: &mut Guests,
-        _context: wit::Context<'_>,
-    ) -> Answer<Self::Raw> {
-        Err(wasmtime::Error::msg("this stage is entered on a fiber"))
-    }
 
     /// Checks a result against the input and the contract.
     fn check(&self, raw: Self::Raw, descriptor: &Descriptor) -> Result<Self::Out, String>;

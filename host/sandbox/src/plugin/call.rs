@@ -167,7 +167,7 @@ impl Plugin {
 
     /// Whether the first attempt at a call is made on this stack, of which as much must be left as a fiber has.
     fn is_direct<C: StageCall>(&self) -> bool {
-        C::DIRECT
+        C::DIRECT.is_some()
             && self.blueprint.direct
             && !self.takes_fiber()
             && stacker::remaining_stack().is_some_and(|left| left >= FIBER_STACK)
@@ -214,8 +214,8 @@ impl Plugin {
             streaming: ctx.streaming,
             attrs: &[],
         };
-        if is_direct {
-            return Within { answer: Some(call.enter_directly(store, guests, context)), waited: false };
+        if let Some(enter) = C::DIRECT.filter(|_| is_direct) {
+            return Within { answer: Some(enter(call, store, guests, context)), waited: false };
         }
         within(until, pin!(call.enter(store, guests, context))).await
     }

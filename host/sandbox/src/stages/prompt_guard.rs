@@ -6,7 +6,7 @@ mod outside;
 
 pub(crate) use outside::InspectOutside;
 
-use super::{Answer, StageCall};
+use super::{Answer, Direct, StageCall};
 use crate::bindings::direct::exports::tidegate::plugin::prompt_guard as direct;
 use crate::bindings::exports::tidegate::plugin::prompt_guard as on_fiber;
 use crate::bindings::tidegate::plugin::types as wit;
@@ -50,9 +50,22 @@ macro_rules! lowered {
     }};
 }
 
+impl InspectPrompt<'_> {
+    fn enter_directly(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &mut Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<wit::Verdict> {
+        lowered!(direct, self.prompt, |prompt| {
+            guests.direct_prompt_guard(store)?.call_inspect_prompt(store, context, prompt)
+        })
+    }
+}
+
 impl StageCall for InspectPrompt<'_> {
     const STAGE: StageKind = StageKind::PromptGuard;
-    const DIRECT: bool = true;
+    const DIRECT: Option<Direct<Self>> = Some(Self::enter_directly);
     type Raw = wit::Verdict;
     type Out = Verdict;
 
@@ -64,17 +77,6 @@ impl StageCall for InspectPrompt<'_> {
     ) -> Answer<wit::Verdict> {
         lowered!(on_fiber, self.prompt, |prompt| {
             guests.prompt_guard(store)?.call_inspect_prompt(store, context, prompt).await
-        })
-    }
-
-    fn enter_directly(
-        &self,
-        store: &mut Store<HostState>,
-        guests: &mut Guests,
-        context: wit::Context<'_>,
-    ) -> Answer<wit::Verdict> {
-        lowered!(direct, self.prompt, |prompt| {
-            guests.direct_prompt_guard(store)?.call_inspect_prompt(store, context, prompt)
         })
     }
 

@@ -2,7 +2,7 @@
 //! copied but the text itself. Checked: nothing that was already sent changes, redactions can be applied from left to
 //! right and lie before the watermark, which cuts no character.
 
-use super::{Answer, StageCall};
+use super::{Answer, Direct, StageCall};
 use crate::bindings::direct::exports::tidegate::plugin::stream_guard as guard;
 use crate::bindings::exports::tidegate::plugin::stream_guard as on_fiber;
 use crate::bindings::tidegate::plugin::types as wit;
@@ -37,7 +37,7 @@ macro_rules! lowered {
 
 impl StageCall for InspectWindow<'_> {
     const STAGE: StageKind = StageKind::StreamGuard;
-    const DIRECT: bool = true;
+    const DIRECT: Option<Direct<Self>> = Some(Self::enter_directly);
     type Raw = guard::Inspection;
     type Out = Inspection;
 
@@ -50,16 +50,6 @@ impl StageCall for InspectWindow<'_> {
         let window = lowered!(on_fiber, self.window);
         let raw = guests.stream_guard(store)?.call_inspect_window(store, context, self.carry, window).await?;
         Ok(raw.map(from_fiber))
-    }
-
-    fn enter_directly(
-        &self,
-        store: &mut Store<HostState>,
-        guests: &mut Guests,
-        context: wit::Context<'_>,
-    ) -> Answer<guard::Inspection> {
-        let window = lowered!(guard, self.window);
-        guests.direct_stream_guard(store)?.call_inspect_window(store, context, self.carry, window)
     }
 
     fn check(&self, raw: guard::Inspection, descriptor: &Descriptor) -> Result<Inspection, String> {
@@ -100,6 +90,16 @@ fn from_fiber(raw: on_fiber::Inspection) -> guard::Inspection {
 }
 
 impl InspectWindow<'_> {
+    fn enter_directly(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &mut Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<guard::Inspection> {
+        let window = lowered!(guard, self.window);
+        guests.direct_stream_guard(store)?.call_inspect_window(store, context, self.carry, window)
+    }
+
     /// The watermark, lowered to the start of the character that it lies in.
     fn watermark(&self, safe_through: u32) -> Result<u32, String> {
         let Window { text, settled, .. } = self.window;

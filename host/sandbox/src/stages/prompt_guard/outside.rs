@@ -6,7 +6,7 @@ use super::InspectPrompt;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::instance::Guests;
 use crate::stage::{Action, Descriptor, Edit, Prompt, StageKind, Verdict};
-use crate::stages::{Answer, StageCall};
+use crate::stages::{Answer, Direct, StageCall};
 use crate::state::HostState;
 use tidegate_types::Message;
 use wasmtime::Store;
@@ -18,6 +18,15 @@ pub(crate) struct InspectOutside<'a> {
 }
 
 impl<'a> InspectOutside<'a> {
+    fn enter_directly(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &mut Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<wit::Verdict> {
+        self.as_prompt().enter_directly(store, guests, context)
+    }
+
     fn as_prompt(&self) -> InspectPrompt<'a> {
         let messages = std::slice::from_ref(self.message);
         InspectPrompt { prompt: Prompt { messages, tools: &[], params: &[] }, plugin: self.plugin }
@@ -26,7 +35,7 @@ impl<'a> InspectOutside<'a> {
 
 impl StageCall for InspectOutside<'_> {
     const STAGE: StageKind = StageKind::PromptGuard;
-    const DIRECT: bool = true;
+    const DIRECT: Option<Direct<Self>> = Some(Self::enter_directly);
     type Raw = wit::Verdict;
     type Out = Verdict;
 
@@ -37,15 +46,6 @@ impl StageCall for InspectOutside<'_> {
         context: wit::Context<'_>,
     ) -> Answer<wit::Verdict> {
         self.as_prompt().enter(store, guests, context).await
-    }
-
-    fn enter_directly(
-        &self,
-        store: &mut Store<HostState>,
-        guests: &mut Guests,
-        context: wit::Context<'_>,
-    ) -> Answer<wit::Verdict> {
-        self.as_prompt().enter_directly(store, guests, context)
     }
 
     fn check(&self, mut raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
