@@ -7,20 +7,20 @@
 
 mod card;
 mod email;
-mod glance;
 mod iban;
 mod key;
 mod line_break;
 mod pem;
 mod phone;
 mod prefilter;
+mod skim;
 mod typeset;
 mod visible;
 
 pub use prefilter::prefilter;
 
-use glance::glance;
 use serde::Deserialize;
+use skim::skim;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use typeset::Typeset;
 use visible::Copies;
@@ -184,7 +184,7 @@ fn longer(found: Step, best: Step) -> Step {
     }
 }
 
-/// Bytes at a place within which no kind begins, at a glance; most text is that. A hint only: where it says 0, the
+/// Bytes at a place within which no kind begins, skimmed; most text is that. A hint only: where it says 0, the
 /// detectors look.
 fn plain(at: Place<'_>) -> usize {
     let mut passed = 0;
@@ -194,7 +194,7 @@ fn plain(at: Place<'_>) -> usize {
     }
     loop {
         let rest = &at.rest[passed..];
-        match glance(rest.as_bytes()) {
+        match skim(rest.as_bytes()) {
             0 => {}
             len => {
                 passed += len;
@@ -337,7 +337,7 @@ pub(crate) mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_glance_misses_nothing(text in crate::tests::awkward(), more in "([a-zA-Z0-9 \t_.,:;+%@()/'é谢\u{2014}\u{3000}-]|\\\\[nrtx]){0,60}") {
+        fn skimming_misses_nothing(text in crate::tests::awkward(), more in "([a-zA-Z0-9 \t_.,:;+%@()/'é谢\u{2014}\u{3000}-]|\\\\[nrtx]){0,60}") {
             let text = format!("{text}{more}{text}");
             let detector = || Detector::new(Kind::ALL.to_vec());
             proptest::prop_assert_eq!(find_all(&detector(), &text), find_all(&Slow(detector()), &text));

@@ -11,7 +11,7 @@ use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use tidegate_plugin_sdk::screen::{OnMatch, Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
 use tidegate_plugin_sdk::{
     Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
-    StreamGuard, Verdict, Window, some_of,
+    StreamGlance, StreamGuard, Verdict, Window, some_of,
 };
 
 /// The settings.
@@ -84,6 +84,12 @@ impl StreamGuard for PiiGuard {
     }
 }
 
+impl StreamGlance for PiiGuard {
+    fn glance(&self, text: &str, settled: usize) -> Option<usize> {
+        self.0.glance(text, settled)
+    }
+}
+
 impl Scanner for Pii {
     fn end(&self) {
         self.detector.end();
@@ -115,7 +121,7 @@ impl Rules for Pii {
     }
 }
 
-tidegate_plugin_sdk::export!(PiiGuard: PromptGuard, StreamGuard);
+tidegate_plugin_sdk::export!(PiiGuard: PromptGuard, StreamGuard, StreamGlance);
 
 #[cfg(test)]
 mod labelled;

@@ -1,4 +1,6 @@
-//! Behaviour of the whole guard, on prompts and on streams.
+//! Behaviour of the whole guard, on prompts and on streams; at a glance: `tests/glances.rs`.
+
+mod glances;
 
 use super::*;
 use proptest::prelude::*;

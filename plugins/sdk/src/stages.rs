@@ -15,7 +15,7 @@ pub use output_guard::{Output, OutputGuard};
 pub use prompt_guard::{Action, Edit, Prompt, PromptGuard, Verdict};
 pub use retriever::{Chunk, Query, Retriever};
 pub use router::{Candidate, Decision, RouteRequest, Router, each_once, offered};
-pub use stream_guard::{Channel, Inspection, Redaction, StreamGuard, Window, WindowAction};
+pub use stream_guard::{Channel, Inspection, Redaction, StreamGlance, StreamGuard, Window, WindowAction};
 #[doc(hidden)]
 pub use stream_guard::{MAX_CARRY_BYTES, inspect_with_carry};
 pub use tool_provider::ToolProvider;

@@ -2,11 +2,12 @@
 //! guard says, and checks the contract on the way, what the guard declares of itself included.
 //!
 //! [`assert_same_for_any_chunking`] is the test that every guard on streams should have: whatever the pieces in
-//! which a text arrives, the client reads the same. What guards on messages do is in `testing/edits.rs`, what a server checks of
+//! which a text arrives, the client reads the same. What guards on messages do is in `testing/edits.rs`, what a guard says at a glance in `testing/glances.rs`, what a server checks of
 //! tools in `testing/tools.rs`.
 
 mod chunkings;
 mod edits;
+mod glances;
 mod tools;
 
 use crate::findings::MAX_FINDINGS;
@@ -18,6 +19,7 @@ use crate::types::{Context, Finding, Span};
 use chunkings::chunkings;
 
 pub use edits::{assert_same_for_any_parts, edited};
+pub use glances::assert_glances_tell;
 pub use tools::assert_tools_are_taken;
 
 /// How the host behaves where the contract leaves it free.

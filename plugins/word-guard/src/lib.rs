@@ -13,7 +13,7 @@ use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use tidegate_plugin_sdk::screen::{OnMatch, Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
 use tidegate_plugin_sdk::{
     Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
-    StreamGuard, Verdict, Window,
+    StreamGlance, StreamGuard, Verdict, Window,
 };
 use words::{BREAK_BYTES, Behind, Words, is_break};
 
@@ -138,6 +138,12 @@ impl StreamGuard for WordGuard {
     }
 }
 
+impl StreamGlance for WordGuard {
+    fn glance(&self, text: &str, settled: usize) -> Option<usize> {
+        self.0.glance(text, settled)
+    }
+}
+
 impl Scanner for List {
     fn end(&self) {
         self.patterns.iter().for_each(Pattern::end);
@@ -236,7 +242,7 @@ impl Rules for List {
     }
 }
 
-tidegate_plugin_sdk::export!(WordGuard: PromptGuard, StreamGuard);
+tidegate_plugin_sdk::export!(WordGuard: PromptGuard, StreamGuard, StreamGlance);
 
 #[cfg(test)]
 mod tests;

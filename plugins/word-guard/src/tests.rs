@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use tidegate_plugin_sdk::plugin::configure;
 use tidegate_plugin_sdk::testing::{
-    Host, assert_readme_is_true, assert_same_for_any_chunking, assert_same_for_any_parts, plugin,
+    Host, assert_glances_tell, assert_readme_is_true, assert_same_for_any_chunking, assert_same_for_any_parts, plugin,
 };
 use tidegate_plugin_sdk::{Action, Channel, Message, Role};
 
@@ -29,6 +29,18 @@ fn a_config_that_cannot_work_is_refused_by_name() {
     check(r#"{"words":["a"],"replacement":"\\"}"#, "break JSON");
     check(r#"{"words":["a"],"roles":[]}"#, "`roles` is empty");
     check(r#"{"word":["a"]}"#, "unknown key `word`");
+}
+
+#[test]
+fn a_glance_lets_go_what_the_guard_lets_go_without_a_word() {
+    for action in ["redact", "block", "flag"] {
+        let guard = plugin::<WordGuard>(&CONFIG.replacen('{', &format!("{{\"action\":\"{action}\","), 1));
+        assert_eq!(guard.glance("a project at nigh", 2), Some(13), "a word may begin there");
+        assert_eq!(guard.glance("a cat is", 0), None);
+        let answers =
+            assert_glances_tell(&guard, "The project nightjar cat, EMP-123 and EMP-12345 are abababc c++, not ab.");
+        assert!(answers > 500, "{answers}");
+    }
 }
 
 fn prompt(config: &str, text: &str) -> Verdict {

@@ -316,7 +316,7 @@ mod tests {
         format!("{prefix}{tail}")
     }
 
-    /// What [`crate::detect::glance`] hangs on.
+    /// What [`crate::detect::skim`] hangs on.
     #[test]
     fn shorter_keys_have_a_hyphen_and_digits() {
         let shortest = PREFIXES.iter().map(|(prefix, min)| prefix.len() + min).min();

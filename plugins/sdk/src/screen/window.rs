@@ -3,7 +3,7 @@
 
 use super::{OnMatch, Rules, Screen, ScreenState, json};
 use crate::findings::Findings;
-use crate::scan::{Hit, scan};
+use crate::scan::{Hit, Resume, scan};
 use crate::stages::{Channel, Inspection, Window};
 use crate::types::{Finding, Span};
 use std::ops::Range;
@@ -15,6 +15,13 @@ impl<R: Rules> Screen<R> {
             Channel::ToolArguments(_) => self.arguments(window),
             _ => self.text(state, window),
         }
+    }
+
+    /// Its first look at text, where it finds nothing: for [`crate::StreamGlance`].
+    pub fn glance(&self, text: &str, settled: usize) -> Option<usize> {
+        let mut resume = Resume::default();
+        let scanned = scan(&self.rules, &mut resume, text, settled, false);
+        (scanned.hits.is_empty() && resume == Resume::default()).then_some(scanned.safe)
     }
 
     fn text(&self, state: &mut ScreenState, window: &Window) -> Inspection {

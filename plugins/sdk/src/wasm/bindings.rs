@@ -138,6 +138,19 @@ stage!(
     "tidegate:plugin/stream-guard@0.1.0/window": crate::stages::Window,
     "tidegate:plugin/stream-guard@0.1.0/redaction": crate::stages::Redaction
 );
+/// No type of it is the contract's.
+pub mod stream_glance {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        inline: "package sdk:stream-glance; world stream-glance-stage { export tidegate:plugin/stream-glance@0.1.0; }",
+        world: "stream-glance-stage",
+        pub_export_macro: true,
+        export_macro_name: "export_stream_glance",
+        disable_run_ctors_once_workaround: true,
+        default_bindings_module: "tidegate_plugin_sdk::wasm::bindings::stream_glance",
+        runtime_path: "::tidegate_plugin_sdk::wasm::rt",
+    });
+}
 stage!(
     router,
     "router-stage",

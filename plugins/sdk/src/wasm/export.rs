@@ -78,6 +78,16 @@ macro_rules! __stage {
             __Component with_types_in $crate::wasm::bindings::stream_guard
         );
     };
+    (StreamGlance) => {
+        impl $crate::wasm::bindings::stream_glance::exports::tidegate::plugin::stream_glance::Guest for __Component {
+            fn glance(text: ::std::string::String, settled: u32) -> ::std::option::Option<u32> {
+                $crate::wasm::glance(&PLUGIN, &text, settled)
+            }
+        }
+        $crate::wasm::bindings::stream_glance::export_stream_glance!(
+            __Component with_types_in $crate::wasm::bindings::stream_glance
+        );
+    };
     (Router) => {
         impl $crate::wasm::bindings::router::exports::tidegate::plugin::router::Guest for __Component {
             fn route(
@@ -297,6 +307,10 @@ pub fn on_complete<P: Observer>(
     summary: observing::Summary,
 ) -> Result<(), w::Error> {
     run(slot, |plugin| plugin.on_complete(&ctx, &summary.into()))
+}
+
+pub fn glance<P: StreamGlance>(slot: &'static Slot<P>, text: &str, settled: u32) -> Option<u32> {
+    slot.with(|cell| cell.get()?.glance(text, settled as usize).and_then(|through| u32::try_from(through).ok()))
 }
 
 fn run<P: Plugin, T>(slot: &'static Slot<P>, call: impl FnOnce(&P) -> Result<T, w::Error>) -> Result<T, w::Error> {

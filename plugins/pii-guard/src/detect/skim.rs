@@ -44,7 +44,7 @@ const CLASSES: [Class; 256] = {
 
 /// Bytes of short words and numbers, each with what follows it. Eight are looked at together where they are what most text is
 /// made of.
-pub(super) fn glance(bytes: &[u8]) -> usize {
+pub(super) fn skim(bytes: &[u8]) -> usize {
     let mut at = 0;
     loop {
         at += letters(&bytes[at..]);
@@ -197,19 +197,19 @@ mod tests {
             ("'123456789' ", 0),
             ("o'c@", 0),
         ] {
-            assert_eq!(glance(text.as_bytes()), passed, "{text}");
+            assert_eq!(skim(text.as_bytes()), passed, "{text}");
         }
     }
 
     proptest::proptest! {
         /// Eight bytes at once, or one word after the other.
         #[test]
-        fn a_glance_goes_as_far_as_word_by_word(text in "([a-zA-Z,. ]{0,30}|[a-z]{15,25}|[0-9é_]{0,3}){0,6}") {
+        fn skimming_goes_as_far_as_word_by_word(text in "([a-zA-Z,. ]{0,30}|[a-z]{15,25}|[0-9é_]{0,3}){0,6}") {
             let (bytes, mut at) = (text.as_bytes(), 0);
             while let len @ 1.. = word(&bytes[at..]) {
                 at += len;
             }
-            proptest::prop_assert_eq!(glance(bytes), at);
+            proptest::prop_assert_eq!(skim(bytes), at);
         }
     }
 }

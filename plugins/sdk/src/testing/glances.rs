@@ -1,0 +1,123 @@
+//! What a guard says at a glance, beside what it says when it is asked.
+
+use crate::stages::{Channel, StreamGlance, Window, WindowAction, inspect_with_carry};
+use crate::types::Context;
+use std::collections::BTreeSet;
+
+/// Windows are of up to so many characters: their number grows with its square.
+const LONGEST: usize = 96;
+
+/// Compares glances with what the guard says of the same windows: each piece of the text, of up to 96 characters, of which the client
+/// has nothing, its first character, or all but its last, on each channel but arguments. Returns of how many windows there was an
+/// answer: a test sees that there are some.
+///
+/// # Panics
+/// When a glance lets go what the guard does not let go without a word, or is not within the window.
+#[expect(clippy::panic, reason = "a test helper fails its test")]
+pub fn assert_glances_tell<G: StreamGlance>(guard: &G, text: &str) -> usize {
+    let borders: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let mut num_answers = 0;
+    for (first, &from) in borders.iter().enumerate() {
+        let within = borders.iter().skip(first).take(LONGEST + 1);
+        for (&to, len) in within.clone().zip(0_usize..).skip(1) {
+            for chars in BTreeSet::from([0, 1.min(len - 1), len - 1]) {
+                let settled = borders.get(first + chars).map_or(0, |at| at - from);
+                let window = window(text.get(from..to).unwrap_or_default(), settled);
+                let Some(through) = guard.glance(&window.text, settled) else { continue };
+                num_answers += 1;
+                if let Some(why) = differs(guard, &window, through) {
+                    panic!(
+                        "a glance lets {through} bytes of {:?} go, of which {settled} have left; {why}",
+                        window.text
+                    );
+                }
+            }
+        }
+    }
+    num_answers
+}
+
+fn window(text: &str, settled: usize) -> Window {
+    let settled = u32::try_from(settled).unwrap_or(u32::MAX);
+    Window { seq: 0, choice: 0, channel: Channel::Text, text: text.into(), settled, ending: None, attrs: Vec::new() }
+}
+
+/// What the guard says of a window that a glance lets go up to there.
+fn differs<G: StreamGlance>(guard: &G, window: &Window, through: usize) -> Option<String> {
+    if !(window.start()..=window.text.len()).contains(&through) {
+        return Some("the window has no such place".into());
+    }
+    let channels = [Channel::Text, Channel::Reasoning, Channel::Refusal];
+    channels.into_iter().find_map(|channel| says_otherwise(guard, &Window { channel, ..window.clone() }, through))
+}
+
+fn says_otherwise<G: StreamGlance>(guard: &G, window: &Window, through: usize) -> Option<String> {
+    let (said, carry) = match inspect_with_carry(guard, &Context::default(), &[], window) {
+        Ok(said) => said,
+        Err(error) => return Some(format!("asked about it the guard fails: {error}")),
+    };
+    let passes = said.action == WindowAction::Pass && said.safe_through as usize >= through;
+    (!passes || !said.findings.is_empty() || !carry.is_empty()).then(|| {
+        format!("asked about it ({:?}) the guard says {said:?}, and carries {} bytes", window.channel, carry.len())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::Descriptor;
+    use crate::plugin::{Error, Plugin};
+    use crate::stages::{Inspection, StreamGuard};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Lets go all before the first `#`; a glance lets go what its test says.
+    struct Glances(fn(&str, usize) -> Option<usize>);
+
+    impl Plugin for Glances {
+        type Config = ();
+        fn describe() -> Descriptor {
+            Descriptor::new("glances", "0.1.0", "Lets go what its test says")
+        }
+        fn configure((): ()) -> Result<Self, Error> {
+            Ok(Self(|_, _| None))
+        }
+    }
+
+    impl StreamGuard for Glances {
+        type State = bool;
+        fn inspect_window(&self, _: &Context, has_at: &mut bool, window: &Window) -> Result<Inspection, Error> {
+            *has_at |= window.pending().contains('@');
+            if window.channel == Channel::Reasoning && window.text.contains('é') {
+                return Ok(Inspection::pass(window.start()));
+            }
+            Ok(Inspection::pass(window.start() + window.pending().find('#').unwrap_or(window.pending().len())))
+        }
+    }
+
+    impl StreamGlance for Glances {
+        fn glance(&self, text: &str, settled: usize) -> Option<usize> {
+            self.0(text, settled)
+        }
+    }
+
+    #[test]
+    fn a_glance_that_lets_go_what_the_guard_does_not_is_found() {
+        let panics =
+            |glance| catch_unwind(AssertUnwindSafe(|| assert_glances_tell(&Glances(glance), "ab#é@c"))).is_err();
+        assert!(!panics(|_, _| None));
+        assert!(!panics(|text, settled| (!text.contains(['#', '@', 'é'])).then_some(text.len().max(settled))));
+        assert!(panics(|text, _| (!text.contains(['@', 'é'])).then_some(text.len())), "it keeps back `#`");
+        assert!(panics(|text, _| (!text.contains(['#', 'é'])).then_some(text.len())), "it remembers `@`");
+        assert!(panics(|text, _| text.starts_with('é').then_some(text.len())), "it keeps back reasoning with `é`");
+        assert!(panics(|_, settled| settled.checked_sub(1)), "that has left");
+        assert!(panics(|text, _| Some(text.len() + 1)));
+    }
+
+    #[test]
+    fn the_windows_are_all_pieces_with_and_without_look_behind() {
+        assert_eq!(assert_glances_tell(&Glances(|text, _| Some(text.len())), ""), 0);
+        // a; b; ab, ab, of which `a` has left: to leave one and to leave all but one are the same.
+        assert_eq!(assert_glances_tell(&Glances(|text, _| Some(text.len())), "ab"), 4);
+        assert_eq!(assert_glances_tell(&Glances(|text, settled| (settled > 1).then_some(text.len())), "abc"), 1);
+    }
+}
