@@ -17,6 +17,7 @@ struct StageHandles {
     calls: [OnceLock<Histogram>; StageKind::ALL.len()],
     holdback: OnceLock<Histogram>,
     prefiltered: OnceLock<Counter>,
+    glanced: OnceLock<Counter>,
     tools: OnceLock<Arc<KnownTools>>,
 }
 
@@ -49,6 +50,11 @@ impl StageFigures {
     pub(crate) fn prefiltered(&self, plugin: &Arc<str>) -> &Counter {
         let counted = || counter!("tidegate_plugin_prefiltered_total", "plugin" => Arc::clone(plugin));
         self.0.prefiltered.get_or_init(counted)
+    }
+
+    /// Windows that it let go at a glance.
+    pub(crate) fn glanced(&self, plugin: &Arc<str>) -> &Counter {
+        self.0.glanced.get_or_init(|| counter!("tidegate_plugin_glanced_total", "plugin" => Arc::clone(plugin)))
     }
 
     /// Counts a call of one of its tools.

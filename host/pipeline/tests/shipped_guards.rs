@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tidegate_pipeline::holdback::{AtCap, Holdback};
 use tidegate_sandbox::stage::{CallContext, Channel, Limits, Window, WindowAction};
-use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot, StreamPool};
 use tidegate_types::{Caller, RequestId, Retention};
 
 /// As where a config says nothing.
@@ -31,7 +31,10 @@ fn load(plugin: &str, config: Value) -> Arc<Plugin> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../plugins/dist/{plugin}.wasm"));
     // Patient: tests run beside others on busy machines.
     let limits = Limits { cpu: Duration::from_secs(10), wall: Duration::from_secs(60), ..Limits::default() };
-    SANDBOX.load(PluginSpec { config, limits, ..PluginSpec::new(plugin, std::fs::read(path).unwrap()) }).unwrap()
+    let snapshot = Snapshot::WhereSound;
+    SANDBOX
+        .load(PluginSpec { config, limits, snapshot, ..PluginSpec::new(plugin, std::fs::read(path).unwrap()) })
+        .unwrap()
 }
 
 /// Of an answer behind a guard.
@@ -59,8 +62,17 @@ async fn reads(guard: &Plugin, pieces: &[String]) -> Read {
     asked(guard, pieces).await.0
 }
 
+/// How often a guard was asked.
+#[derive(Default)]
+struct Asked {
+    /// About how many windows.
+    windows: usize,
+    /// About how many of these a glance was enough.
+    glances: usize,
+}
+
 /// The same, and how often the guard was asked.
-async fn asked(guard: &Plugin, pieces: &[String]) -> (Read, usize) {
+async fn asked(guard: &Plugin, pieces: &[String]) -> (Read, Asked) {
     let context = CallContext {
         request_id: RequestId::new("r"),
         caller: Arc::new(Caller::local()),
@@ -70,8 +82,8 @@ async fn asked(guard: &Plugin, pieces: &[String]) -> (Read, usize) {
         began: None,
         streaming: true,
     };
-    let (mut held, mut read, mut asked) =
-        (Holdback::with_look_behind(guard.descriptor().look_behind_bytes), Read::whole("", 0), 0);
+    let mut held = Holdback::with_look_behind(guard.descriptor().look_behind_bytes);
+    let (mut read, mut asked, mut pool) = (Read::whole("", 0), Asked::default(), StreamPool::default());
     for piece in pieces.iter().map(Some).chain([None]) {
         let ending = if piece.is_none() { Some("stop") } else { None };
         held.push(piece.map_or("", String::as_str), Vec::new());
@@ -82,8 +94,16 @@ async fn asked(guard: &Plugin, pieces: &[String]) -> (Read, usize) {
         let inspection = match prefilter.and_then(|prefilter| held.prefiltered(prefilter, CAP)) {
             Some(passed) => passed,
             None => {
-                asked += 1;
-                guard.inspect_window(&context, held.carry(), window).await.unwrap()
+                asked.windows += 1;
+                let may_glance = ending.is_none() && held.carry().is_empty() && !held.is_empty();
+                let glance = may_glance.then(|| guard.glance_in(&mut pool, &context, &window)).flatten();
+                match glance.filter(|passed| text.len() - passed.safe_through as usize <= CAP) {
+                    Some(passed) => {
+                        asked.glances += 1;
+                        passed
+                    }
+                    None => guard.inspect_window(&context, held.carry(), window).await.unwrap(),
+                }
             }
         };
         if let WindowAction::Halt { farewell, .. } = inspection.action {
@@ -190,6 +210,20 @@ fn the_guards_find_what_they_are_for() {
     assert_eq!(listed("flag"), Read::whole(SAID, 1));
 }
 
+/// Nor would it notice that no glance is ever asked for.
+#[test]
+fn a_glance_is_enough_where_the_guards_find_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let text = "word24543 a@b, ".repeat(20);
+    for guard in [load("pii-guard", Value::Null), load("word-guard", json!({"words": ["secretword"]}))] {
+        let pieces = cut(&text, &[15]);
+        let (read, asked) = runtime.block_on(asked(&guard, &pieces));
+        assert_eq!(read, Read::whole(&text, 0));
+        // The first has no instance yet; the end is asked about in full.
+        assert_eq!((asked.windows, asked.glances), (pieces.len() + 1, pieces.len() - 1), "{}", guard.name());
+    }
+}
+
 /// What a guard remembers may be the beginning of something: then it is asked about plain words too.
 #[test]
 fn words_that_go_on_with_a_key_do_not_pass_for_words() {
@@ -217,6 +251,7 @@ fn about_most_of_prose_with_code_and_figures_no_guard_is_asked() {
     for (text, one_in) in [(PROSE, 80)].into_iter().chain(LANGUAGES.map(|text| (text, usize::MAX))) {
         let pieces = cut(text, &[4]);
         let (read, asked) = runtime.block_on(asked(&guard, &pieces));
+        let asked = asked.windows;
         println!("asked about {} of {} pieces: {:.30}...", asked - 1, pieces.len(), text);
         assert_eq!(read, Read::whole(text, 0));
         assert!(asked - 1 <= pieces.len() / one_in, "{asked} of {}: {text}", pieces.len());

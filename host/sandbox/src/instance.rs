@@ -59,6 +59,7 @@ pub(crate) struct Guests {
     observer: Option<exports::observer::Guest>,
     direct_prompt_guard: Option<direct::prompt_guard::Guest>,
     direct_stream_guard: Option<direct::stream_guard::Guest>,
+    stream_glance: Option<direct::stream_glance::Guest>,
 }
 
 impl Instance {
@@ -131,6 +132,11 @@ impl Instance {
     /// Gives the next stage call, which enters the guest at `now`, its CPU time.
     pub(crate) fn restart(&mut self, cpu: Duration, now: Instant) {
         self.calls += 1;
+        self.begin(cpu, now);
+    }
+
+    /// The same for what is no call: it does not wear the instance.
+    pub(crate) fn begin(&mut self, cpu: Duration, now: Instant) {
         restart(&mut self.store, cpu, now);
     }
 }
@@ -181,6 +187,7 @@ impl Guests {
             observer: None,
             direct_prompt_guard: None,
             direct_stream_guard: None,
+            stream_glance: None,
         })
     }
 
@@ -199,11 +206,17 @@ impl Guests {
     stage!(observer: exports::observer::Guest);
     stage!(direct_prompt_guard: direct::prompt_guard::Guest);
     stage!(direct_stream_guard: direct::stream_guard::Guest);
+    stage!(stream_glance: direct::stream_glance::Guest);
 
     fn look_up(&mut self, stage: StageKind, store: &mut Store<HostState>) -> wasmtime::Result<()> {
         match stage {
             StageKind::PromptGuard => self.prompt_guard(store).map(|_| ()),
-            StageKind::StreamGuard => self.stream_guard(store).map(|_| ()),
+            StageKind::StreamGuard => {
+                if self.blueprint.stages.stream_glance.is_some() {
+                    self.stream_glance(store)?;
+                }
+                self.stream_guard(store).map(|_| ())
+            }
             StageKind::Router => self.router(store).map(|_| ()),
             StageKind::ToolProvider => self.tool_provider(store).map(|_| ()),
             StageKind::Retriever => self.retriever(store).map(|_| ()),

@@ -51,7 +51,10 @@ pub(crate) struct CpuSpent;
 /// others must have the thread meanwhile, or does what cannot be undone.
 #[derive(Debug, thiserror::Error)]
 #[error("it is entered again, on a stack of its own")]
-pub(crate) struct EnterAgain;
+pub(crate) enum EnterAgain {
+    TakesLong,
+    Acts,
+}
 
 impl CpuMeter {
     /// Without any time.
@@ -83,7 +86,7 @@ impl CpuMeter {
 
     /// The guest does what cannot be undone.
     pub(crate) fn act(&self) -> Result<(), EnterAgain> {
-        if self.direct { Err(EnterAgain) } else { Ok(()) }
+        if self.direct { Err(EnterAgain::Acts) } else { Ok(()) }
     }
 
     /// An epoch ended while the guest ran, or before it ran again: counts what it has used, and lets other tasks have the
@@ -113,7 +116,7 @@ impl CpuMeter {
         let seen = *self.seen.get_or_insert(now);
         let ran = if now.is_zero() { TICK } else { now.saturating_sub(seen) };
         self.since.note(now);
-        if ran < TICK { Ok(UpdateDeadline::Continue(1)) } else { Err(EnterAgain.into()) }
+        if ran < TICK { Ok(UpdateDeadline::Continue(1)) } else { Err(EnterAgain::TakesLong.into()) }
     }
 
     /// Counts the stretch from the call's begin to now, where it was not.

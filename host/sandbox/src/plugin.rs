@@ -2,6 +2,7 @@
 //! `stages/`.
 
 mod call;
+mod glance;
 
 use crate::blueprint::Blueprint;
 use crate::capability::Namespace;
@@ -41,6 +42,8 @@ pub struct Plugin {
     most_cpu_ns: AtomicU64,
     /// How many calls are entered on fibers from now on, whatever they could be.
     on_fibers: AtomicU32,
+    /// About how many windows it is asked in full from now on, whatever it has to say at a glance.
+    in_full: AtomicU32,
 }
 
 /// Where the windows of one text are judged, from the first one on. Begins empty.
@@ -67,7 +70,20 @@ impl Plugin {
         let makings = Arc::default();
         let everyone = TenantId::new("*");
         let (most_cpu_ns, on_fibers) = (AtomicU64::new(0), AtomicU32::new(0));
-        Self { core, blueprint, descriptor, stages, capabilities, pools, makings, everyone, most_cpu_ns, on_fibers }
+        let in_full = AtomicU32::new(0);
+        Self {
+            core,
+            blueprint,
+            descriptor,
+            stages,
+            capabilities,
+            pools,
+            makings,
+            everyone,
+            most_cpu_ns,
+            on_fibers,
+            in_full,
+        }
     }
 
     /// Its name in the config.
@@ -190,9 +206,13 @@ impl Plugin {
         carry: &[u8],
         window: Window<'_>,
     ) -> Result<Inspection, CallError> {
-        pool.0.take_if(|pool| !pool.serves(&self.blueprint, self.owner(ctx)));
-        let pool = pool.0.get_or_insert_with(|| self.pool(ctx));
+        let pool = self.pool_in(pool, ctx);
         self.call_in(pool, ctx, InspectWindow { carry, window }).await
+    }
+
+    fn pool_in<'p>(&self, pool: &'p mut StreamPool, ctx: &CallContext) -> &'p Arc<Pool> {
+        pool.0.take_if(|pool| !pool.serves(&self.blueprint, self.owner(ctx)));
+        pool.0.get_or_insert_with(|| self.pool(ctx))
     }
 
     /// `router.route`

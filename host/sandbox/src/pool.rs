@@ -188,6 +188,15 @@ impl Pool {
         }
     }
 
+    /// An idle instance, where there is a place for a call.
+    pub(crate) fn lease_idle<'p>(self: &'p Arc<Self>) -> Option<Lease<'p>> {
+        let mut places = self.places.lock();
+        let left = places.free.checked_sub(1)?;
+        let instance = self.pop_idle(&mut places)?;
+        places.free = left;
+        Some(Lease { instance, is_late: false, made_in: Duration::ZERO, place: Place(self) })
+    }
+
     /// A place, with an instance where one is idle; or the end of a queue.
     fn take<'p>(
         self: &'p Arc<Self>,

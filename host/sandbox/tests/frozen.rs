@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::stage::{
-    Action, CallError, Candidate, Edit, Exchange, Grants, MemoryItem, Output, Query, Question, Refusal, RouteRequest,
-    StageKind, Summary, WindowAction,
+    Action, CallError, Candidate, Edit, Exchange, Grants, Inspection, MemoryItem, Output, Query, Question, Refusal,
+    RouteRequest, StageKind, Summary, WindowAction,
 };
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, Snapshot};
 use tidegate_types::{Finding, Message, Part, Role, Severity, Span, ToolCall, Usage};
@@ -21,9 +21,10 @@ fn folder() -> PathBuf {
 }
 
 /// The files of the components that the tests below run, with their digests (BLAKE3). None of these ever changes.
-const RUN: [(&str, &str); 10] = [
+const RUN: [(&str, &str); 11] = [
     ("capabilities-rust.wasm", "3b8d79c76801b47d71e3b7f52d6144dc5b1179cac4d3db3e0419e833a553c938"),
     ("every-stage-rust.wasm", "516f9839ef2342cfc6e9b17911f5bb09174cc33badeeed7d6670b297dabb57c6"),
+    ("glances-rust.wasm", "cf9f38c40287972a96ab23cd9111aaf283ee8d3c2478d792a0f7cb31f80fbd72"),
     ("honest-rust.wasm", "ec28a061e557209fdf20f244b5117484fa473e7f7f7b9c7cfa36be8bbcd231eb"),
     ("json-guard-javascript.wasm", "2545f75af1ab1964d3e45bfe5a9e76815161b5c2fbae3fcb194caad8d50947fb"),
     ("keeper-rust.wasm", "7b67642b2558dbf4b727bc0899e82069e2150c5251db789eef630cb84b2ebe78"),
@@ -36,7 +37,7 @@ const RUN: [(&str, &str); 10] = [
 
 /// The lines of `contract.txt` that are held for ever, and their digest. A new one stands below them; once it is right,
 /// these two figures take it in.
-const RELEASED: (usize, &str) = (161, "7f777a7af846dfdac0402749b51070326d4704835e0131a37dabb713d9412909");
+const RELEASED: (usize, &str) = (164, "b2dd9814be2d899b73a9ecfed1b603c7320c4587495b39865536ca5c21f98e22");
 
 fn frozen(name: &str, grants: Grants) -> Arc<Plugin> {
     frozen_with(name, grants, Value::Null)
@@ -119,6 +120,17 @@ async fn the_stages_of_0_1_0_are_called_as_they_were() {
     assert_eq!(plugin.call_tool(&ctx(), &call).await.unwrap().content, "{\"a\":1}");
     assert_eq!(plugin.retrieve(&ctx(), &Query { text: "x".into(), top_k: 2 }).await.unwrap().len(), 2);
     assert!(!plugin.exported_stages().contains(&StageKind::Observer));
+}
+
+#[tokio::test]
+async fn a_glance_of_0_1_0_is_asked_for_as_it_was() {
+    let snapshot = Snapshot::WhereSound;
+    let plugin = shared().load(PluginSpec { snapshot, ..of("glances-rust", Value::Null) }).unwrap();
+    for (text, expected) in [("a word", Some(Inspection::pass(6))), ("unsure", None)] {
+        assert_eq!(plugin.glance(&ctx(), &window(text, 0)).await, Ok(expected));
+    }
+    let asked = plugin.inspect_window(&ctx(), &[], window("a word", 0)).await.unwrap();
+    assert!(matches!(&asked.action, WindowAction::Redact(cuts) if cuts[0].text == "asked"), "{asked:?}");
 }
 
 #[tokio::test]

@@ -10,12 +10,13 @@ use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
 use tidegate_types::ToolCall;
 
 /// A guest, what it is asked, and what becomes of that: words of the answer, or of the error.
-const RUN: [(&str, &str, &str); 21] = [
+const RUN: [(&str, &str, &str); 22] = [
     ("balks", "balk", "trapped"),
     ("bloats", "2", "passed more than output_bytes = 1048576 bytes"),
     ("conceals", "https://a.example/x", "does not name `secrets` among its `capabilities`"),
     ("dawdles", "5", "Allow"),
     ("floods", "1000", "Allow"),
+    ("glances", "word", "asked"),
     ("hoards", "100", "its limit is 16777216"),
     ("honest", "refuse", "Refuse"),
     ("keeper", "set key value", "set"),

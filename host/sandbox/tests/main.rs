@@ -8,6 +8,7 @@ mod calls;
 mod capabilities;
 mod contract;
 mod frozen;
+mod glances;
 mod guests;
 mod json;
 mod limits;

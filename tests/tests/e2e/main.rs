@@ -23,6 +23,7 @@ mod events;
 mod examples;
 mod failing;
 mod frozen;
+mod glances;
 mod guests;
 mod guide;
 mod halts;

@@ -21,7 +21,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    pub(super) fn is_large(self) -> bool {
+    pub(crate) fn is_large(self) -> bool {
         let (Self::Sent(num_bytes) | Self::Said(num_bytes)) = self;
         num_bytes > LARGE_BYTES
     }

@@ -5,14 +5,14 @@ use futures_util::FutureExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_sandbox::stage::{Grants, Inspection, Limits};
-use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig};
+use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 /// A stage of a shipped guard.
 pub(crate) fn shipped() -> Stage {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/pii-guard.wasm");
-    of(PluginSpec::new("pii-guard", std::fs::read(path).unwrap()))
+    of(PluginSpec { snapshot: Snapshot::WhereSound, ..PluginSpec::new("pii-guard", std::fs::read(path).unwrap()) })
 }
 
 /// One of a plugin that may wait for others.

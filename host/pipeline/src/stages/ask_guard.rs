@@ -4,7 +4,7 @@
 mod watched;
 
 use crate::context::RequestContext;
-use crate::holdback::{AtCap, Holdback, Released};
+use crate::holdback::{AtCap, Holdback, Released, WindowText};
 use crate::stage::{Failures, HOLDBACK_CAP, OnError, Size, Stage};
 use crate::stages::run_tools::is_json;
 use crate::stages::screen_output::Judged;
@@ -52,6 +52,10 @@ pub(super) struct Withheld {
     call: Option<CallContext>,
     /// Whose instances judge it.
     pool: StreamPool,
+    /// When the guard was asked for a glance that had no answer: then the call in full began.
+    asked: Option<Instant>,
+    /// A glance took long.
+    slow: bool,
     watched: Option<Watched>,
     failures: Failures,
 }
@@ -89,17 +93,17 @@ impl Asking<'_> {
         held.is_empty() || nothing_new || (!self.streaming && held.pending_bytes() < BUFFERED_WINDOW_BYTES)
     }
 
-    /// Asks `stage` about what waits in `held`, but where its descriptor has the answer.
+    /// Asks `stage` about what waits in `held`, but where it need not be asked.
     pub(super) async fn ask(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
-        match self.declared(stage, held)? {
-            Some(judged) => Ok(Asked { judged, ..Asked::default() }),
+        match self.without_asking(stage, held)? {
+            Some(judged) => Ok(Asked { judged, slow: held.was_slow(), ..Asked::default() }),
             None => self.call(stage, held).await,
         }
     }
 
-    /// What leaves of what waits in `held`, where the descriptor of `stage` has the answer.
-    pub(super) fn declared(self, stage: &Stage, held: &mut Withheld) -> Result<Option<Judged>, Reject> {
-        let Some(passed) = self.prefiltered(stage, held) else { return Ok(None) };
+    /// What leaves of what waits in `held`, where the descriptor of `stage` has the answer, or a glance.
+    pub(super) fn without_asking(self, stage: &Stage, held: &mut Withheld) -> Result<Option<Judged>, Reject> {
+        let Some(passed) = self.prefiltered(stage, held).or_else(|| self.glanced(stage, held)) else { return Ok(None) };
         let judged = self.follow(stage, held, passed)?;
         held.note_waiting(Instant::now);
         Ok(Some(judged))
@@ -108,11 +112,11 @@ impl Asking<'_> {
     /// Asks `stage` about what waits in `held`.
     pub(super) async fn call(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         let Self { cx, streaming, choice, channel, ending, .. } = self;
-        let Withheld { text, inserted, call, pool, watched, failures, .. } = &mut *held;
+        let Withheld { text, inserted, call, pool, watched, failures, asked, .. } = &mut *held;
         let window = text.window();
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
         let watched = watched.get_or_insert_with(|| Watched::begin(stage));
-        let started = Instant::now();
+        let started = asked.take().unwrap_or_else(Instant::now);
         watched.tell(|told| told.ask(started));
         call.began = Some(started);
         let call = &*call;
@@ -163,6 +167,39 @@ impl Asking<'_> {
         Some(passed)
     }
 
+    /// What the guard says at a glance, while it remembers nothing and does not fail; it is asked about the last window, about
+    /// arguments of tools, about much text, and where more than its cap would wait.
+    fn glanced(self, stage: &Stage, held: &mut Withheld) -> Option<Inspection> {
+        let Self { cx, streaming, choice, channel, ending, .. } = self;
+        let plugin = stage.plugin.as_ref().ok().filter(|plugin| plugin.is_asked_for_glances())?;
+        let is_more = ending.is_none() && !matches!(channel, Channel::ToolArguments(_));
+        if !is_more || !held.text.carry().is_empty() || stage.breaker.has_failures(&cx.caller.tenant) {
+            return None;
+        }
+        let Withheld { text, call, pool, watched, asked, slow, .. } = &mut *held;
+        let WindowText { text: seen, settled } = text.window();
+        if Size::Said(seen.len()).is_large() {
+            return None;
+        }
+        let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
+        let started = Instant::now();
+        call.began = Some(started);
+        let window = Window { seq: text.seq(), choice, channel, text: seen, settled, ending };
+        let passed = plugin.glance_in(pool, call, &window);
+        let passed = passed.filter(|passed| seen.len() - passed.safe_through as usize <= stage.holdback_bytes);
+        let Some(passed) = passed else {
+            *asked = Some(started);
+            return None;
+        };
+        let took = started.elapsed();
+        *slow |= took > SLOW_GUARD;
+        stage.figures.calls(&stage.name, StageKind::StreamGuard).record(took.as_secs_f64());
+        stage.figures.glanced(&stage.name).increment(1);
+        watched.get_or_insert_with(|| Watched::begin(stage)).tell(|told| told.glance(took));
+        cx.inspected(stage, Some(&passed));
+        Some(passed)
+    }
+
     fn follow(self, stage: &Stage, held: &mut Withheld, inspection: Inspection) -> Result<Judged, Reject> {
         let at_cap = if stage.on_error == OnError::Closed { AtCap::Halt } else { AtCap::Release };
         match held.text.apply(inspection, self.ending.is_some(), stage.holdback_bytes, at_cap) {
@@ -206,9 +243,16 @@ impl Withheld {
             waiting: None,
             call: None,
             pool: StreamPool::default(),
+            asked: None,
+            slow: false,
             watched: None,
             failures: Failures::default(),
         }
+    }
+
+    /// Whether a glance took long since this was asked last.
+    pub(super) fn was_slow(&mut self) -> bool {
+        std::mem::take(&mut self.slow)
     }
 
     /// None of it waits any more, or not for the guard.
@@ -294,7 +338,64 @@ fn halt(farewell: Option<String>) -> Judged {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stage::tests::shipped;
     use tidegate_types::Span as Bytes;
+
+    /// Whether the guard is asked for a glance of a text that waits, and it has an answer.
+    #[tokio::test]
+    async fn a_glance_is_of_text_that_goes_on_of_which_nothing_is_remembered() {
+        let (stage, cx) = (shipped(), crate::reply::tests::context());
+        let arguments = Channel::ToolArguments("c1".into());
+        let asking = |channel, ending| Asking { cx: &cx, streaming: true, choice: 0, channel, ending, pauses: false };
+        let waits = |text: &str, stage: &Stage| {
+            let mut held = Withheld::by(stage);
+            held.text.push(text, Vec::new());
+            held
+        };
+        let (text, whole) = (asking(&Channel::Text, None), "word24543 a@b, ");
+        // No instance is made for a glance.
+        assert_eq!(text.glanced(&stage, &mut waits(whole, &stage)), None);
+        text.call(&stage, &mut waits(whole, &stage)).await.unwrap();
+        let let_go = Some(Inspection::pass(15));
+        assert_eq!(text.glanced(&stage, &mut waits(whole, &stage)), let_go);
+        for channel in &[Channel::Reasoning, Channel::Refusal] {
+            assert_eq!(asking(channel, None).glanced(&stage, &mut waits(whole, &stage)), let_go);
+        }
+        for (asking, text) in [
+            (asking(&Channel::Text, Some("stop")), whole),
+            (asking(&arguments, None), whole),
+            (text, "Ask jo@example.com today"),
+            (text, &*whole.repeat(2000)),
+        ] {
+            assert_eq!(asking.glanced(&stage, &mut waits(text, &stage)), None, "{text:.40}");
+        }
+        let remembers = format!("sk-{}", "a1B2".repeat(70));
+        let mut held = waits(&remembers, &stage);
+        text.call(&stage, &mut held).await.unwrap();
+        assert!(!held.text.carry().is_empty());
+        held.text.push(whole, Vec::new());
+        assert_eq!(text.glanced(&stage, &mut held), None, "it remembers a key");
+        let narrow = Stage { holdback_bytes: 3, ..stage.clone() };
+        assert_eq!(text.glanced(&narrow, &mut waits("a@b, word24543", &narrow)), None, "more would wait than its cap");
+        let attempt = stage.breaker.begin(&cx.caller.tenant, &cx.request_id, Instant::now()).unwrap();
+        attempt.end(crate::breaker::Outcome::Failed, Instant::now());
+        assert_eq!(text.glanced(&stage, &mut waits(whole, &stage)), None, "it has failed of late");
+    }
+
+    /// Else what it took would be in no figure where the glance had no answer.
+    #[tokio::test]
+    async fn a_call_behind_a_glance_without_an_answer_began_with_that() {
+        let (stage, cx) = (shipped(), crate::reply::tests::context());
+        let asking =
+            Asking { cx: &cx, streaming: true, choice: 0, channel: &Channel::Text, ending: None, pauses: false };
+        let mut held = Withheld::by(&stage);
+        held.text.push("Ask jo@example.com today", Vec::new());
+        assert!(asking.without_asking(&stage, &mut held).unwrap().is_none());
+        let began = held.asked.unwrap();
+        let asked = asking.call(&stage, &mut held).await.unwrap();
+        assert_eq!((asked.judged.text.as_str(), held.asked), ("Ask [email] ", None));
+        assert_eq!(held.call.as_ref().and_then(|call| call.began), Some(began));
+    }
 
     #[test]
     fn what_redactions_put_into_one_text_is_bounded() {

@@ -237,9 +237,9 @@ impl OutputScreen {
     ) -> Result<Taken, Reject> {
         for (batch, link) in batches(guards).zip(&mut self.held[place.held].chain).skip(place.link) {
             let asking = asking.or_of_the_last(place.was_halted);
-            let Some(let_go) = link.take(batch, asking, judged, std::mem::take(&mut more))? else {
-                return Ok(Taken::Waits(place));
-            };
+            let let_go = link.take(batch, asking, judged, std::mem::take(&mut more))?;
+            self.slow |= link.was_slow();
+            let Some(let_go) = let_go else { return Ok(Taken::Waits(place)) };
             judged = let_go;
             judged.halted |= place.was_halted;
             place = Place { link: place.link + 1, was_halted: judged.halted, ..place };
@@ -292,6 +292,11 @@ impl Link {
         if let [stage] = batch { Self::Alone(Withheld::by(stage)) } else { Self::Beside(Beside::default()) }
     }
 
+    /// Whether a glance took long, of a guard that is alone; of several each says so when they are asked.
+    fn was_slow(&mut self) -> bool {
+        if let Self::Alone(held) = self { held.was_slow() } else { false }
+    }
+
     fn rest(&mut self) {
         match self {
             Self::Alone(held) => held.let_go(),
@@ -322,7 +327,7 @@ impl Link {
                 if asking.may_wait(&held.text, nothing_new) {
                     return Ok(Some(Judged::default()));
                 }
-                asking.declared(stage, held)
+                asking.without_asking(stage, held)
             }
             (Self::Beside(several), stages) => several.take(stages, asking, new.joined(more)),
             (Self::Alone(_), _) => Err(without_a_place()),

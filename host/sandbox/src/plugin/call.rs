@@ -165,12 +165,9 @@ impl Plugin {
         }
     }
 
-    /// Whether the first attempt at a call is made on this stack, of which as much must be left as a fiber has.
+    /// Whether the first attempt at a call is made on this stack.
     fn is_direct<C: StageCall>(&self) -> bool {
-        C::DIRECT.is_some()
-            && self.blueprint.direct
-            && !self.takes_fiber()
-            && stacker::remaining_stack().is_some_and(|left| left >= FIBER_STACK)
+        C::DIRECT.is_some() && self.blueprint.direct && !self.takes_fiber() && has_room()
     }
 
     /// Whether calls are made on fibers for now; counts this one. Of some at once one may not be counted.
@@ -252,6 +249,11 @@ impl Plugin {
         }
         last.as_ref().map_or("", |known| &known.pseudonym)
     }
+}
+
+/// Whether as much is left of this stack as a fiber has.
+pub(super) fn has_room() -> bool {
+    stacker::remaining_stack().is_some_and(|left| left >= FIBER_STACK)
 }
 
 /// What holds for a stage's call. Observers see nothing of the content: they may keep what they see.

@@ -101,7 +101,7 @@ impl InspectWindow<'_> {
     }
 
     /// The watermark, lowered to the start of the character that it lies in.
-    fn watermark(&self, safe_through: u32) -> Result<u32, String> {
+    pub(crate) fn watermark(&self, safe_through: u32) -> Result<u32, String> {
         let Window { text, settled, .. } = self.window;
         debug_assert!(text.is_char_boundary(settled as usize), "what was sent ends with a whole character");
         if safe_through < settled || safe_through as usize > text.len() {
