@@ -130,6 +130,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "metrics": about.metrics.iter().map(|(name, summary)| json!({ "name": name, "summary": summary })).collect::<Vec<_>>(),
         "holdback_bytes": about.holdback_bytes,
         "look_behind_bytes": about.look_behind_bytes,
+        "glances": anatomy.exports.iter().any(|name| name.starts_with("tidegate:plugin/stream-glance@")),
         "prefilter": about.prefilter.as_ref().map(Prefilter::said),
         "unknown_keys": about.unknown_keys,
         "config_schema": about.config_schema,
@@ -180,6 +181,9 @@ fn lines(report: &Value) -> Vec<String> {
             prefilter["states"].as_object().map_or(0, Map::len),
             prefilter["run-bytes"]
         ));
+    }
+    if report["glances"] == true {
+        lines.push("first look     it says at a glance how much of a stream may leave".into());
     }
     let unknown = words(&report["unknown_keys"]);
     if !unknown.is_empty() {

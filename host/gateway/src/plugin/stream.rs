@@ -73,6 +73,11 @@ trait Judge {
         None
     }
 
+    /// What it says at a glance.
+    async fn glance(&self, _: &Window<'_>) -> Result<Option<Inspection>, CallError> {
+        Ok(None)
+    }
+
     async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError>;
 }
 
@@ -93,6 +98,10 @@ impl Judge for World {
 
     fn look_behind_bytes(&self) -> Option<u32> {
         self.plugin.descriptor().look_behind_bytes
+    }
+
+    async fn glance(&self, window: &Window<'_>) -> Result<Option<Inspection>, CallError> {
+        self.plugin.glance(&context(true), window).await
     }
 
     async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError> {
@@ -221,44 +230,58 @@ impl<J: Judge> Guard<'_, J> {
         }
     }
 
-    /// What the guard says of what waits; where its descriptor has the answer, that, provided that the guard says so too.
+    /// What the guard says of what waits; where its descriptor has the answer, or a glance, that, provided that the guard says so too.
     async fn judged(&self, choice: u32, held: &Holdback, ends: bool) -> anyhow::Result<Inspection> {
         let (shown, ending) = (held.window(), ends.then(|| finish_reason(self.channel)));
         let (seq, settled) = (held.seq(), shown.settled);
         let window = Window { seq, choice, channel: self.channel, text: shown.text, settled, ending };
         let said = self.judge.judge(held.carry(), window.clone()).await?;
         check_arguments(self.name, &window, &said)?;
-        let prefilter = self.judge.prefilter().filter(|_| !ends);
-        let Some(declared) = prefilter.and_then(|prefilter| held.prefiltered(prefilter, self.cap.bytes())) else {
+        if ends {
             return Ok(said);
-        };
-        match breach(&said, &declared) {
-            Some(breach) => bail!(
-                "its descriptor says (`stream.prefilter`) that it need not be asked about {:?}; of that it {breach}",
-                held.pending()
-            ),
-            None => Ok(declared),
         }
+        let prefilter = self.judge.prefilter();
+        if let Some(declared) = prefilter.and_then(|prefilter| held.prefiltered(prefilter, self.cap.bytes())) {
+            let Some((breach, remedy)) = breach(&said, &declared) else { return Ok(declared) };
+            bail!(
+                "its descriptor says (`stream.prefilter`) that it need not be asked about {:?}; of that it {breach}: let {remedy}",
+                held.pending()
+            );
+        }
+        if !held.carry().is_empty() || held.is_empty() {
+            return Ok(said);
+        }
+        let glance = self.judge.glance(&window).await.with_context(|| format!("at a glance at {:?}", shown.text))?;
+        let Some(glanced) = glance else { return Ok(said) };
+        if let Some((breach, _)) = breach(&said, &glanced) {
+            bail!(
+                "at a glance it lets go the first {} bytes of {:?}, of which {settled} have left; asked about it, it {breach}",
+                glanced.safe_through,
+                shown.text
+            );
+        }
+        let is_within = shown.text.len() - glanced.safe_through as usize <= self.cap.bytes();
+        Ok(if is_within { glanced } else { said })
     }
 }
 
-/// What a guard says that it has promised not to.
-fn breach(said: &Inspection, declared: &Inspection) -> Option<String> {
+/// What a guard says that it has promised not to, and what makes a prefilter keep the promise.
+fn breach(said: &Inspection, promised: &Inspection) -> Option<(String, &'static str)> {
+    let to_no_state = "that lead to no state";
     match &said.action {
-        WindowAction::Halt { .. } => return Some("halts the answer".into()),
-        WindowAction::Redact(_) => return Some("redacts some: let that lead to no state".into()),
+        WindowAction::Halt { .. } => return Some(("halts the answer".into(), to_no_state)),
+        WindowAction::Redact(_) => return Some(("redacts some".into(), to_no_state)),
         WindowAction::Pass => {}
     }
     if let [finding, ..] = said.findings.as_slice() {
-        return Some(format!("finds `{}`: let that lead to no state", finding.category));
+        return Some((format!("finds `{}`", finding.category), to_no_state));
     }
     if !said.carry.is_empty() {
-        return Some(format!("remembers something: its `carry` has {} bytes", said.carry.len()));
+        return Some((format!("remembers something: its `carry` has {} bytes", said.carry.len()), to_no_state));
     }
-    let kept = declared.safe_through.checked_sub(said.safe_through).filter(|kept| *kept > 0)?;
-    Some(format!(
-        "keeps the last {kept} bytes of what it would let go: let their ends lead to another state than `start`"
-    ))
+    let kept = promised.safe_through.checked_sub(said.safe_through).filter(|kept| *kept > 0)?;
+    let keeps = format!("keeps the last {kept} bytes of what it would let go");
+    Some((keeps, "their ends lead to another state than `start`"))
 }
 
 fn compare(outcome: &Value, whole: &Value, how: impl Fn() -> String) -> anyhow::Result<()> {

@@ -147,7 +147,15 @@ fn limits(said: &LimitsConfig) -> Limits {
 
 /// What is no fault of calls since the last look, and goes otherwise in a server than its author may think.
 pub(super) fn remarks(plugin: &Plugin, kind: StageKind) -> Vec<String> {
-    over_default(plugin, kind).into_iter().chain(undeclared(plugin)).collect()
+    over_default(plugin, kind).into_iter().chain(undeclared(plugin)).chain(unasked(plugin, kind)).collect()
+}
+
+/// What its author has to know of a guard whose glances no server asks for.
+fn unasked(plugin: &Plugin, kind: StageKind) -> Option<String> {
+    let is_unasked = kind == StageKind::StreamGuard && plugin.exports_glance() && !plugin.is_asked_for_glances();
+    is_unasked.then(|| {
+        "no server asks it for a glance: its instances must begin configured, without granted capabilities (wit/README.md)".into()
+    })
 }
 
 /// What the operator has to know where a call took more CPU time than a server gives unasked.

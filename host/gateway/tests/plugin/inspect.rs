@@ -15,6 +15,9 @@ fn inspect_says_what_a_component_is_and_needs() {
     {
         assert!(said.contains(part), "{part} is not in\n{said}");
     }
+    assert!(!said.contains("first look"), "{said}");
+    let (good, said) = plugin(folder.path(), &["inspect", &shipped("pii-guard")]);
+    assert!(good && said.contains("first look     it says at a glance how much"), "{said}");
     // It imports `http` alone: what it says of secrets is what its requests need.
     let (good, said) = plugin(folder.path(), &["inspect", &shipped("webhook-guard")]);
     let needs: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("needs a grant  ")).collect();
@@ -28,6 +31,7 @@ fn inspect_says_what_a_component_is_and_needs() {
     let sum = String::from_utf8(sum.stdout).unwrap();
     assert_eq!(report["digest"], format!("sha256:{}", sum.split(' ').next().unwrap()));
     assert_eq!((&report["size_bytes"], &report["name"]), (&bytes.len().into(), &"pii-guard".into()));
+    assert_eq!(report["glances"], true);
 }
 
 /// Those that need no grant in one line, the others with what grants them; in JSON all of them.

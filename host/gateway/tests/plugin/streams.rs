@@ -51,6 +51,23 @@ fn what_a_stream_guard_fails_with_is_expected_as_any_failure_unless_it_is_of_som
     assert!(!good && said.contains("        in [") && said.contains("its carry has 16385 bytes"), "{said}");
 }
 
+/// At a glance it lets go what it takes out when it is asked.
+#[test]
+fn a_glance_is_compared_with_what_the_guard_says_when_it_is_asked() {
+    let case = |text: &str| format!("[[case]]\nname = \"a\"\nask.stream = \"{text}\"\nexpect.text = \"asked\"\n");
+    for (text, why) in [
+        (
+            "word",
+            "at a glance it lets go the first 4 bytes of \"word\", of which 0 have left; asked about it, it redacts some",
+        ),
+        ("panic", "at a glance at \"panic\": plugin `glances` trapped"),
+        ("log", "broke the contract: it logs or counts"),
+    ] {
+        let (good, said) = run_cases(&guest("glances"), &case(text));
+        assert!(!good && said.contains(why), "{said}");
+    }
+}
+
 #[test]
 fn arguments_of_a_tool_call_are_asked_about_once_and_stay_json() {
     let case = |text: &str, expect: &str| {

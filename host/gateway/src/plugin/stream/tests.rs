@@ -7,7 +7,9 @@ use tidegate_types::{Finding, Severity, Span};
 type Said = Result<Inspection, CallError>;
 
 /// A guard in this process, and what its descriptor says: what it need not be asked about, and how much it sees again.
-struct Own<F>(F, Option<Prefilter>, Option<u32>);
+struct Own<F>(F, Option<Prefilter>, Option<u32>, Option<Glance>);
+
+type Glance = fn(&Window<'_>) -> Result<Option<Inspection>, CallError>;
 
 impl<F: Fn(&[u8], &Window<'_>) -> Said> Judge for Own<F> {
     type State = ();
@@ -22,6 +24,10 @@ impl<F: Fn(&[u8], &Window<'_>) -> Said> Judge for Own<F> {
 
     fn look_behind_bytes(&self) -> Option<u32> {
         self.2
+    }
+
+    async fn glance(&self, window: &Window<'_>) -> Result<Option<Inspection>, CallError> {
+        self.3.map_or(Ok(None), |glance| glance(window))
     }
 
     async fn judge(&self, carry: &[u8], window: Window<'_>) -> Said {
@@ -42,7 +48,10 @@ fn declared(
     text: &str,
     judge: impl Fn(&[u8], &Window<'_>) -> Said,
 ) -> anyhow::Result<Reading> {
-    let judge = Own(judge, prefilter, look_behind_bytes);
+    read(Own(judge, prefilter, look_behind_bytes, None), channel, text)
+}
+
+fn read(judge: impl Judge, channel: &Channel, text: &str) -> anyhow::Result<Reading> {
     let guard = Guard { judge: &judge, name: "own", channel, cap: Cap { promised: None, most: 512 } };
     workbench::runtime()?.block_on(guard.read(text))
 }
@@ -168,6 +177,35 @@ fn a_prefilter_that_promises_too_much_is_found() {
         let error = broken.unwrap_err();
         assert!(error.contains("need not be asked about \"") && error.contains(how), "{how}: {error}");
     }
+}
+
+#[test]
+fn a_glance_that_promises_too_much_is_found() {
+    let text = "ab#c";
+    let tried = |glance: Glance, said: &dyn Fn(&[u8], &Window<'_>) -> Said| {
+        let reading = read(Own(said, None, None, Some(glance)), &Channel::Text, text);
+        reading.map(|reading| reading.outcome["text"].clone()).map_err(|error| format!("{error:#}"))
+    };
+    let all: Glance = |window| Ok(Some(Inspection::pass(window.text.len())));
+    let letters: Glance = |window| Ok((!window.text.contains('#')).then(|| Inspection::pass(window.text.len())));
+    let passes = |_: &[u8], window: &Window<'_>| said(window, WindowAction::Pass);
+    let keeps = |_: &[u8], window: &Window<'_>| {
+        let kept = window.text.find('#').filter(|_| window.ending.is_none());
+        let safe_through = kept.unwrap_or(window.text.len()).max(window.settled as usize) as u32;
+        Ok(Inspection { safe_through, ..said(window, WindowAction::Pass)? })
+    };
+    let remembers =
+        |_: &[u8], window: &Window<'_>| Ok(Inspection { carry: vec![1], ..said(window, WindowAction::Pass)? });
+    assert_eq!(tried(all, &passes), Ok(text.into()));
+    assert_eq!(tried(letters, &keeps), Ok(text.into()));
+    for (broken, how) in
+        [(tried(all, &keeps), "keeps the last 2 bytes"), (tried(all, &remembers), "remembers something")]
+    {
+        let error = broken.unwrap_err();
+        assert!(error.contains("at a glance it lets go") && error.contains(how), "{how}: {error}");
+    }
+    let error = tried(|_| Err(trap().unwrap_err()), &passes).unwrap_err();
+    assert!(error.contains("at a glance at \"") && error.contains("as the test asked"), "{error}");
 }
 
 #[test]
