@@ -237,10 +237,7 @@ impl<J: Judge> Guard<'_, J> {
         let window = Window { seq, choice, channel: self.channel, text: shown.text, settled, ending };
         let said = self.judge.judge(held.carry(), window.clone()).await?;
         check_arguments(self.name, &window, &said)?;
-        if ends {
-            return Ok(said);
-        }
-        let prefilter = self.judge.prefilter();
+        let prefilter = self.judge.prefilter().filter(|_| !ends);
         if let Some(declared) = prefilter.and_then(|prefilter| held.prefiltered(prefilter, self.cap.bytes())) {
             let Some((breach, remedy)) = breach(&said, &declared) else { return Ok(declared) };
             bail!(
@@ -248,20 +245,25 @@ impl<J: Judge> Guard<'_, J> {
                 held.pending()
             );
         }
-        if !held.carry().is_empty() || held.is_empty() {
-            return Ok(said);
-        }
-        let glance = self.judge.glance(&window).await.with_context(|| format!("at a glance at {:?}", shown.text))?;
-        let Some(glanced) = glance else { return Ok(said) };
-        if let Some((breach, _)) = breach(&said, &glanced) {
+        let may_glance = !ends && held.carry().is_empty() && !held.is_empty();
+        let glance = if may_glance { self.glanced(&window, &said).await? } else { None };
+        Ok(glance.unwrap_or(said))
+    }
+
+    /// What the guard says at a glance, where a server goes by that, provided that it says so too when it is asked.
+    async fn glanced(&self, window: &Window<'_>, said: &Inspection) -> anyhow::Result<Option<Inspection>> {
+        let Window { text, settled, .. } = window;
+        let glance = self.judge.glance(window).await.with_context(|| format!("at a glance at {text:?}"))?;
+        if let Some(glanced) = &glance
+            && let Some((breach, _)) = breach(said, glanced)
+        {
+            let through = glanced.safe_through;
             bail!(
-                "at a glance it lets go the first {} bytes of {:?}, of which {settled} have left; asked about it, it {breach}",
-                glanced.safe_through,
-                shown.text
+                "at a glance it lets go the first {through} bytes of {text:?}, of which {settled} have left; asked about it, \
+                 it {breach}"
             );
         }
-        let is_within = shown.text.len() - glanced.safe_through as usize <= self.cap.bytes();
-        Ok(if is_within { glanced } else { said })
+        Ok(glance.filter(|glanced| text.len() - glanced.safe_through as usize <= self.cap.bytes()))
     }
 }
 
