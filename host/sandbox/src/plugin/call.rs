@@ -20,7 +20,7 @@ use crate::stages::{Answer, StageCall};
 use crate::within::{Within, within};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_types::{Retention, TenantId};
 
@@ -167,16 +167,7 @@ impl Plugin {
 
     /// Whether the first attempt at a call is made on this stack.
     fn is_direct<C: StageCall>(&self) -> bool {
-        C::DIRECT.is_some() && self.blueprint.direct && !self.takes_fiber() && has_room()
-    }
-
-    /// Whether calls are made on fibers for now; counts this one. Of some at once one may not be counted.
-    fn takes_fiber(&self) -> bool {
-        let left = self.on_fibers.load(Ordering::Relaxed);
-        if left > 0 {
-            self.on_fibers.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
+        C::DIRECT.is_some() && self.blueprint.direct && !counts_down(&self.on_fibers) && has_room()
     }
 
     /// Runs the guest until it answers, fails or is out of time, of which it has `left`.
@@ -249,6 +240,15 @@ impl Plugin {
         }
         last.as_ref().map_or("", |known| &known.pseudonym)
     }
+}
+
+/// Whether some are left of those that go another way for now; counts one. Of some at once one may not be counted.
+pub(super) fn counts_down(left: &AtomicU32) -> bool {
+    let now = left.load(Ordering::Relaxed);
+    if now > 0 {
+        left.store(now - 1, Ordering::Relaxed);
+    }
+    now > 0
 }
 
 /// Whether as much is left of this stack as a fiber has.

@@ -1,7 +1,7 @@
 //! A stream guard's first look (`stream-glance`). It is asked for without a future, with the text and one number, so it costs less than a call
 //! (`docs/decisions/0033`). Invariant: whatever becomes of a glance but an answer, the guard is asked as ever.
 
-use super::call::has_room;
+use super::call::{counts_down, has_room};
 use super::{Plugin, StreamPool};
 use crate::capability::for_line;
 use crate::failure;
@@ -37,7 +37,7 @@ impl Plugin {
     /// waits, which are not the last of their text, and of texts of which it remembers nothing.
     pub fn glance_in(&self, pool: &mut StreamPool, ctx: &CallContext, window: &Window<'_>) -> Option<Inspection> {
         let may_keep = ctx.retention == Retention::Kept;
-        if !self.is_asked_for_glances() || !may_keep || self.is_in_full() || !has_room() {
+        if !self.is_asked_for_glances() || !may_keep || counts_down(&self.in_full) || !has_room() {
             return None;
         }
         let lease = self.pool_in(pool, ctx).lease_idle()?;
@@ -72,15 +72,6 @@ impl Plugin {
             Err(Failure::TakesLong) => Ok(None),
             Err(Failure::Failed(why)) => Err(why),
         }
-    }
-
-    /// Whether it is asked in full for now; counts this window. Of some at once one may not be counted.
-    fn is_in_full(&self) -> bool {
-        let left = self.in_full.load(Ordering::Relaxed);
-        if left > 0 {
-            self.in_full.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
     }
 
     /// Asks an instance, which serves others then, but where it failed.
