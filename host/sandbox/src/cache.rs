@@ -6,16 +6,21 @@
 //! renamed, so that two processes may share a directory. Whose that must be is in `cache/folder.rs`.
 
 mod folder;
+mod functions;
 
+use crate::config::SandboxConfig;
 use crate::error::SandboxError;
+use crate::load::MAX_SMALL;
 use folder::make_private;
+use functions::{Functions, family};
 use std::fs;
 use std::hash::Hash;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use wasmtime::Engine;
 use wasmtime::component::Component;
+use wasmtime::{CacheStore, Engine};
 
 const SUFFIX: &str = "cwasm";
 const DIGEST: usize = blake3::OUT_LEN;
@@ -24,13 +29,20 @@ const DIGEST: usize = blake3::OUT_LEN;
 pub(crate) struct Cache {
     dir: Option<PathBuf>,
     max_bytes: u64,
+    functions: Option<Arc<Functions>>,
 }
 
 impl Cache {
     /// Makes the directory, private to this user, and refuses one that others may write to or have made.
-    pub(crate) fn open(dir: Option<PathBuf>, max_bytes: u64) -> Result<Self, SandboxError> {
-        let dir = dir.as_deref().map(make_private).transpose()?;
-        Ok(Self { dir, max_bytes })
+    pub(crate) fn open(config: &SandboxConfig) -> Result<Self, SandboxError> {
+        let dir = config.cache_dir.as_deref().map(make_private).transpose()?;
+        let functions = (config.for_authors && dir.is_some()).then(Arc::default);
+        Ok(Self { dir, max_bytes: config.cache_bytes, functions })
+    }
+
+    /// What the engine's compiler is to be given, where single functions are kept.
+    pub(crate) fn functions(&self) -> Option<Arc<dyn CacheStore>> {
+        self.functions.clone().map(|functions| functions as Arc<dyn CacheStore>)
     }
 
     /// The compiled component: from the directory, or compiled and stored there. A cache that cannot be read or
@@ -42,12 +54,26 @@ impl Cache {
         if let Some(component) = read(&path, &key).and_then(|code| revive(engine, &code, &path)) {
             return Ok(component);
         }
-        let component = Component::from_binary(engine, bytes)?;
+        let component = self.compile(engine, bytes, dir)?;
         match component.serialize() {
             Ok(code) => self.store(dir, &path, &key, &code),
             Err(error) => tracing::warn!(path = %path.display(), "a compiled plugin is not cached: {error:#}"),
         }
         Ok(component)
+    }
+
+    /// Compiles a component: one that carries an interpreter with the functions that are kept of others.
+    fn compile(&self, engine: &Engine, bytes: &[u8], dir: &Path) -> wasmtime::Result<Component> {
+        let compile = || Component::from_binary(engine, bytes);
+        let of_many = self.functions.as_ref().filter(|_| bytes.len() > MAX_SMALL);
+        let Some((functions, family)) = of_many.zip(family(bytes)) else { return compile() };
+        let key = key(engine, family.as_bytes());
+        let path = dir.join(format!("{key}.{SUFFIX}"));
+        let (component, content) = functions.with(read(&path, &key), compile);
+        if let Some(content) = content {
+            self.store(dir, &path, &key, &content);
+        }
+        component
     }
 
     fn store(&self, dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) {

@@ -15,6 +15,9 @@ pub struct SandboxConfig {
     pub cache_dir: Option<PathBuf>,
     /// Bytes that the cache directory may hold; the least recently written components go first.
     pub cache_bytes: u64,
+    /// For who builds a plugin again and again, and waits for it: it is compiled on all processors, which a server that loads one while
+    /// it answers leaves to its callers, and what is compiled already of a build before is taken from the cache.
+    pub for_authors: bool,
     /// The largest linear memory that a plugin's limits may ask for. Address space is reserved for each instance.
     pub max_memory_bytes: usize,
     /// Linear memory of all instances together. Past this, as past the two that follow, there is room for a tenant below
@@ -83,6 +86,7 @@ impl Default for SandboxConfig {
         Self {
             cache_dir: None,
             cache_bytes: 512 << 20,
+            for_authors: false,
             max_memory_bytes: 64 << 20,
             total_memory_bytes: 1 << 30,
             total_instances: 256,

@@ -7,7 +7,8 @@
 
 use crate::config::SandboxConfig;
 use crate::error::SandboxError;
-use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use std::sync::Arc;
+use wasmtime::{CacheStore, Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 /// Wasm pages are 64 KiB; memories are reserved in whole pages.
 pub(crate) const PAGE: usize = 64 << 10;
@@ -35,7 +36,7 @@ pub(crate) const TABLES: u32 = 16;
 pub(crate) const TRIAL_INSTANCES: u32 = 4;
 
 /// Builds the engine. Fails where the machine cannot reserve the pool's address space.
-pub(crate) fn build(config: &SandboxConfig) -> Result<Engine, SandboxError> {
+pub(crate) fn build(config: &SandboxConfig, functions: Option<Arc<dyn CacheStore>>) -> Result<Engine, SandboxError> {
     let memory = config.max_memory_bytes.next_multiple_of(PAGE);
     let mut settings = Config::new();
     settings
@@ -49,10 +50,15 @@ pub(crate) fn build(config: &SandboxConfig) -> Result<Engine, SandboxError> {
         .memory_init_cow(true)
         .max_wasm_stack(WASM_STACK)
         .async_stack_size(FIBER_STACK)
+        .parallel_compilation(config.for_authors)
         .wasm_relaxed_simd(false)
         .wasm_memory64(false)
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool(config, memory)));
-    Engine::new(&settings).map_err(|e| SandboxError::Engine(format!("{e:#}")))
+    let failed = |e: wasmtime::Error| SandboxError::Engine(format!("{e:#}"));
+    if let Some(functions) = functions {
+        settings.enable_incremental_compilation(functions).map_err(failed)?;
+    }
+    Engine::new(&settings).map_err(failed)
 }
 
 /// Instances that there is room for.

@@ -128,10 +128,10 @@ pub struct Usage {
 impl Sandbox {
     /// Starts the engine. Reserves address space for all instances; uses memory only as they come.
     pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
-        let engine = crate::engine::build(&config)?;
+        let cache = Cache::open(&config)?;
+        let engine = crate::engine::build(&config, cache.functions())?;
         let mut linker = Linker::new(&engine);
         capability::link(&mut linker).map_err(|e| SandboxError::Engine(format!("{e:#}")))?;
-        let cache = Cache::open(config.cache_dir.clone(), config.cache_bytes)?;
         let registry = Arc::new(Registry::new(&config));
         let ticker = Ticker::start(engine.clone());
         let ticker = ticker.map_err(|e| SandboxError::Engine(format!("its clock does not start: {e}")))?;

@@ -1,9 +1,10 @@
 //! Compiled components on disk: used when whole, compiled again when not, never trusted otherwise.
 
 use crate::support::{ctx, inspect, small, spec};
+use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tidegate_sandbox::{Sandbox, SandboxConfig, SandboxError};
+use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig, SandboxError};
 
 fn sandbox(dir: &Path) -> Sandbox {
     Sandbox::new(SandboxConfig { cache_dir: Some(dir.to_owned()), ..small() }).unwrap()
@@ -59,6 +60,43 @@ async fn a_whole_file_under_another_name_is_not_trusted() {
     fs::copy(&loops, &panics).unwrap();
     let plugin = sandbox.load(spec("panics")).unwrap();
     assert_eq!(plugin.descriptor().name, "panics");
+}
+
+/// A component that carries an interpreter, and one that differs from it in a section which no compiler reads.
+fn builds() -> [Vec<u8>; 3] {
+    let first =
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/frozen/0.1.0/json-guard-javascript.wasm"));
+    let first = first.unwrap();
+    let with = |name: u8| [&first[..], &[0, 2, 1, name]].concat();
+    [first.clone(), with(b'a'), with(b'b')]
+}
+
+fn load_for(for_authors: bool, dir: &Path, build: &[u8]) {
+    let config = SandboxConfig { cache_dir: Some(dir.to_owned()), for_authors, ..small() };
+    let spec = PluginSpec { config: json!({"required": {"a": "string"}}), ..PluginSpec::new("json-guard", build) };
+    assert_eq!(Sandbox::new(config).unwrap().load(spec).unwrap().descriptor().name, "json-guard");
+}
+
+#[test]
+fn of_a_plugins_next_build_only_what_changed_is_compiled_for_its_author() {
+    let [first, second, third] = builds();
+    let (server, author) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    load_for(false, server.path(), &first);
+    let [component] = &files(server.path())[..] else { panic!("a server keeps no functions") };
+    load_for(true, author.path(), &first);
+    let known = files(author.path());
+    let functions = known.iter().find(|file| file.file_name() != component.file_name()).unwrap();
+    assert_eq!(known.len(), 2);
+    let good = fs::read(functions).unwrap();
+    load_for(true, author.path(), &second);
+    assert_eq!(files(author.path()).len(), 3);
+    assert!(fs::read(functions).unwrap() == good, "where a function was compiled, the file is another");
+    let mut damaged = good.clone();
+    damaged[good.len() / 2] ^= 1;
+    fs::write(functions, &damaged).unwrap();
+    load_for(true, author.path(), &third);
+    let again = fs::read(functions).unwrap();
+    assert!(again != damaged && again != good && again.len() == good.len(), "all were compiled again");
 }
 
 #[tokio::test]

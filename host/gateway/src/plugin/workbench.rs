@@ -44,7 +44,7 @@ pub(super) fn sandbox_of(server: &Config, world: SandboxConfig) -> anyhow::Resul
 
 fn small(server: &Config, world: SandboxConfig) -> SandboxConfig {
     let cache_dir = Some(server.cache_folder().join("plugins"));
-    SandboxConfig { cache_dir, total_instances: 8, total_waiting_instances: 8, ..world }
+    SandboxConfig { cache_dir, for_authors: true, total_instances: 8, total_waiting_instances: 8, ..world }
 }
 
 const NO_START: &str = "the plugin host does not start";
