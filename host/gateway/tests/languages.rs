@@ -221,13 +221,15 @@ fn guards_the_first_stream_of_each_tenant(project: &Path) {
     let guard = stage("made", &project.join("dist/made.wasm"), "word = \"Tidegate\"\nreplacement = \"[hush]\"");
     let file = folder.path().join("tidegate.toml");
     std::fs::write(&file, format!("[server]\nlisten = \"127.0.0.1:0\"\n{}{}{guard}", key("ann"), key("bob"))).unwrap();
-    let server = Server::with(&file);
+    let log = folder.path().join("log");
+    let server = Server::run(Server::command(&file).stderr(std::fs::File::create(&log).unwrap()));
     let question = json!({"model": "tidegate-starter", "stream": true,
         "messages": [{"role": "user", "content": "What is Tidegate?"}]});
     for name in ["ann", "bob", "ann"] {
         let head = format!("authorization: Bearer {name}\r\n");
         let answer = request(&server.addr, "POST /v1/chat/completions", &head, &question.to_string());
-        assert!(answer.contains("[hush]") && answer.contains("\"finish_reason\":\"stop\""), "{name}: {answer}");
+        let is_guarded = answer.contains("[hush]") && answer.contains("\"finish_reason\":\"stop\"");
+        assert!(is_guarded, "{name}: {answer}\n{}", std::fs::read_to_string(&log).unwrap());
     }
     let metrics = request(&server.addr, "GET /metrics", "authorization: Bearer ann\r\n", "");
     assert!(metrics.contains("tidegate_plugin_call_seconds_count{plugin=\"made\""), "{metrics}");

@@ -12,7 +12,7 @@ use crate::config::SandboxConfig;
 use crate::error::SandboxError;
 use crate::load::MAX_SMALL;
 use folder::make_private;
-use functions::{Functions, family};
+use functions::{Functions, Written, family};
 use std::fs;
 use std::hash::Hash;
 use std::io::{self, Write};
@@ -69,8 +69,9 @@ impl Cache {
         let Some((functions, family)) = of_many.zip(family(bytes)) else { return compile() };
         let key = key(engine, family.as_bytes());
         let path = dir.join(format!("{key}.{SUFFIX}"));
-        let (component, content) = functions.with(read(&path, &key), compile);
-        if let Some(content) = content {
+        let (component, written) = functions.with(read(&path, &key), compile);
+        if let Some(Written { content, compiled, known }) = written {
+            tracing::debug!(compiled, known, "functions of a plugin");
             self.store(dir, &path, &key, &content);
         }
         component
