@@ -3,16 +3,16 @@
 //! A file is named by a digest of the component, the compiler's version and its settings, and starts with a digest
 //! of its own content, keyed by its name. Invariant: machine code that is loaded was written by this program for
 //! this component and this engine, and is whole; anything else is compiled again. Files are written aside and
-//! renamed, so that two processes may share a directory. Whose that must be is in `cache/folder.rs`.
+//! renamed, so that two processes may share a directory. Whose that must be is in `cache/folder.rs`. What authors' tools keep
+//! beside them, single functions, is in `cache/functions.rs`.
 
 mod folder;
 mod functions;
 
 use crate::config::SandboxConfig;
 use crate::error::SandboxError;
-use crate::load::MAX_SMALL;
 use folder::make_private;
-use functions::{Functions, Written, family};
+use functions::{Functions, Parts, family};
 use std::fs;
 use std::hash::Hash;
 use std::io::{self, Write};
@@ -23,6 +23,8 @@ use wasmtime::component::Component;
 use wasmtime::{CacheStore, Engine};
 
 const SUFFIX: &str = "cwasm";
+/// Of the functions of a family.
+const FUNCTIONS: &str = "functions";
 const DIGEST: usize = blake3::OUT_LEN;
 
 /// The cache directory, or none.
@@ -54,7 +56,7 @@ impl Cache {
         if let Some(component) = read(&path, &key).and_then(|code| revive(engine, &code, &path)) {
             return Ok(component);
         }
-        let component = self.compile(engine, bytes, dir)?;
+        let component = self.compile(dir, engine, bytes)?;
         match component.serialize() {
             Ok(code) => self.store(dir, &path, &key, &code),
             Err(error) => tracing::warn!(path = %path.display(), "a compiled plugin is not cached: {error:#}"),
@@ -62,19 +64,32 @@ impl Cache {
         Ok(component)
     }
 
-    /// Compiles a component: one that carries an interpreter with the functions that are kept of others.
-    fn compile(&self, engine: &Engine, bytes: &[u8], dir: &Path) -> wasmtime::Result<Component> {
-        let compile = || Component::from_binary(engine, bytes);
-        let of_many = self.functions.as_ref().filter(|_| bytes.len() > MAX_SMALL);
-        let Some((functions, family)) = of_many.zip(family(bytes)) else { return compile() };
+    fn compile(&self, dir: &Path, engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Component> {
+        let Some((functions, family)) = self.functions.as_ref().zip(family(bytes)) else {
+            return Component::from_binary(engine, bytes);
+        };
+        let (component, parts) = self.put_together(dir, functions, &family, engine, bytes)?;
+        tracing::debug!(compiled = parts.compiled, known = parts.known, "functions of a plugin");
+        Ok(component)
+    }
+
+    /// Compiles a component with the functions that are kept of its family, and keeps its own.
+    fn put_together(
+        &self,
+        dir: &Path,
+        functions: &Functions,
+        family: &blake3::Hash,
+        engine: &Engine,
+        bytes: &[u8],
+    ) -> wasmtime::Result<(Component, Parts)> {
         let key = key(engine, family.as_bytes());
-        let path = dir.join(format!("{key}.{SUFFIX}"));
-        let (component, written) = functions.with(read(&path, &key), compile);
-        if let Some(Written { content, compiled, known }) = written {
-            tracing::debug!(compiled, known, "functions of a plugin");
-            self.store(dir, &path, &key, &content);
+        let path = dir.join(format!("{key}.{FUNCTIONS}"));
+        let (component, parts) = functions.with(read(&path, &key), || Component::from_binary(engine, bytes));
+        let component = component?;
+        if let Some(content) = &parts.content {
+            self.store(dir, &path, &key, content);
         }
-        component
+        Ok((component, parts))
     }
 
     fn store(&self, dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) {
@@ -86,7 +101,7 @@ impl Cache {
     }
 }
 
-/// Names what a file holds: the component and everything that the machine code depends on.
+/// Names what a file holds: of the component, or of the family, and of everything that the machine code depends on.
 fn key(engine: &Engine, bytes: &[u8]) -> blake3::Hash {
     struct Digest(blake3::Hasher);
     impl std::hash::Hasher for Digest {
@@ -132,7 +147,8 @@ fn read(path: &Path, key: &blake3::Hash) -> Option<Vec<u8>> {
 #[allow(unsafe_code)]
 fn revive(engine: &Engine, code: &[u8], path: &Path) -> Option<Component> {
     // SAFETY: `deserialize` wants bytes that `serialize` made, unchanged. These carry a digest keyed by the name of
-    // the component and the engine's settings (checked in `read`, on this very copy), which only `store` writes: the
+    // the component and the engine's settings (checked in `read`, on this very copy), which only `store` writes, and of that name
+    // only what `serialize` made (the key of a family is no component's: no component is as short): the
     // file is this user's and no other user may write to it (checked in `read_own`, on the file that was read), in a directory
     // of which the same is true, and in whose place none can put another (checked in `make_private`, which gives the path that
     // this one is below). So they are what `serialize` made for
@@ -179,7 +195,7 @@ fn trim(dir: &Path, keep: &Path, max_bytes: u64) -> io::Result<()> {
         let entry = entry?;
         let path = entry.path();
         let is_part = path.extension().is_some_and(|e| e == "part");
-        if !is_part && path.extension().is_none_or(|e| e != SUFFIX) {
+        if !is_part && path.extension().is_none_or(|e| e != SUFFIX && e != FUNCTIONS) {
             continue;
         }
         let Some(about) = unless_gone(entry.metadata())? else { continue };
@@ -222,10 +238,48 @@ mod tests {
     #[test]
     fn what_another_process_still_writes_stays_and_what_nobody_finished_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let [keep, young, old, stale] = [("k.cwasm", 0), ("y.1.1.part", 1), ("o.cwasm", 5), ("s.2.1.part", 601)]
-            .map(|(name, age)| made(dir.path(), name, Duration::from_secs(age)));
+        let [keep, young, old, older, stale] =
+            [("k.cwasm", 0), ("y.1.1.part", 1), ("o.cwasm", 5), ("o.functions", 6), ("s.2.1.part", 601)]
+                .map(|(name, age)| made(dir.path(), name, Duration::from_secs(age)));
         trim(dir.path(), &keep, 10).unwrap();
-        assert_eq!([keep, young, old, stale].map(|path| path.exists()), [true, true, false, false]);
+        assert_eq!([keep, young, old, older, stale].map(|path| path.exists()), [true, true, false, false, false]);
+    }
+
+    /// Of an interpreter; they differ in a section that no compiler reads.
+    #[test]
+    fn a_build_is_put_together_of_the_one_before_where_that_is_whole() {
+        let first = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/frozen/0.1.0/json-guard-javascript.wasm");
+        let first = fs::read(first).unwrap();
+        let second = [&first[..], &[0, 2, 1, b'x']].concat();
+        let family = family(&first).unwrap();
+        assert_eq!(functions::family(&second), Some(family));
+        let dir = tempfile::tempdir().unwrap();
+        let (cache_dir, few) = (Some(dir.path().to_owned()), 1);
+        let config = SandboxConfig {
+            cache_dir,
+            for_authors: true,
+            total_instances: few,
+            total_waiting_instances: few,
+            ..SandboxConfig::default()
+        };
+        let cache = Cache::open(&config).unwrap();
+        let engine = crate::engine::build(&config, cache.functions()).unwrap();
+        let functions = cache.functions.as_ref().unwrap();
+        let parts = |build: &[u8]| {
+            let parts = cache.put_together(dir.path(), functions, &family, &engine, build).unwrap().1;
+            (parts.compiled, parts.known)
+        };
+        let (compiled, known) = parts(&first);
+        assert!(compiled > 1000 && known == 0, "{compiled} and {known}");
+        let (compiled, known) = parts(&second);
+        assert!(known > 5 * compiled, "{compiled} and {known}");
+        let file = fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+        let mut damaged = fs::read(&file).unwrap();
+        let middle = damaged.len() / 2;
+        damaged[middle] ^= 1;
+        fs::write(&file, damaged).unwrap();
+        assert_eq!(parts(&second).1, 0, "it is not whole");
+        assert!(parts(&second).1 > 0, "it is again");
     }
 
     /// As that of another container whose processes have the same numbers.

@@ -22,7 +22,7 @@ use tidegate_types::{Caller, RequestId, Retention};
 
 /// A sandbox that answers as `world` says, with the user's cache, where that can be used.
 pub(super) fn sandbox(world: SandboxConfig) -> anyhow::Result<Sandbox> {
-    let config = small(&Config::default(), world);
+    let config = SandboxConfig { for_authors: true, ..small(&Config::default(), world) };
     match Sandbox::new(config.clone()) {
         Err(error) if error.is_of_cache() => {
             static SAID: Once = Once::new();
@@ -37,14 +37,14 @@ pub(super) fn sandbox(world: SandboxConfig) -> anyhow::Result<Sandbox> {
     }
 }
 
-/// The same, with the cache of a server's config.
+/// One that compiles as a server does, with the cache of its config: what lies there then, the server finds.
 pub(super) fn sandbox_of(server: &Config, world: SandboxConfig) -> anyhow::Result<Sandbox> {
     started(small(server, world))
 }
 
 fn small(server: &Config, world: SandboxConfig) -> SandboxConfig {
     let cache_dir = Some(server.cache_folder().join("plugins"));
-    SandboxConfig { cache_dir, for_authors: true, total_instances: 8, total_waiting_instances: 8, ..world }
+    SandboxConfig { cache_dir, total_instances: 8, total_waiting_instances: 8, ..world }
 }
 
 const NO_START: &str = "the plugin host does not start";

@@ -34,6 +34,28 @@ fn inspect_says_what_a_component_is_and_needs() {
     assert_eq!(report["glances"], true);
 }
 
+/// An author's next build is compiled with them; what is compiled for a server is compiled whole.
+#[test]
+fn functions_are_kept_of_what_an_author_builds_and_of_nothing_that_is_for_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let (component, config) = (shipped("pii-guard"), folder.path().join("tidegate.toml"));
+    std::fs::write(&config, format!("[[pipeline.stage]]\nplugin = \"pii-guard\"\nfile = {component:?}\n")).unwrap();
+    let kept = |args: &[&str]| {
+        let cache = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.current_dir(folder.path()).args(args).env("XDG_CACHE_HOME", cache.path());
+        let said = command.output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        let files = std::fs::read_dir(cache.path().join("tidegate/plugins")).unwrap();
+        let names: Vec<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        ["cwasm", "functions"].map(|kind| names.iter().filter(|name| name.ends_with(kind)).count())
+    };
+    assert_eq!(kept(&["plugin", "inspect", &component]), [1, 1]);
+    assert_eq!(kept(&["plugin", "lock", "tidegate.toml"]), [1, 0]);
+    let [compiled, functions] = kept(&["check", "tidegate.toml"]);
+    assert!(compiled > 0 && functions == 0, "{compiled} and {functions}");
+}
+
 /// Those that need no grant in one line, the others with what grants them; in JSON all of them.
 #[test]
 fn inspect_names_all_imports() {
