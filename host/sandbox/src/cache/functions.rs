@@ -26,8 +26,12 @@ pub(super) fn family(component: &[u8]) -> Option<blake3::Hash> {
     for payload in Parser::new(0).parse_all(component) {
         match payload.ok()? {
             Payload::Version { encoding: Encoding::Module, .. } => module = blake3::Hasher::new(),
-            Payload::ImportSection(section) => drop(module.update(component.get(section.range())?)),
-            Payload::ExportSection(section) => drop(module.update(component.get(section.range())?)),
+            Payload::ImportSection(section) => {
+                module.update(component.get(section.range())?);
+            }
+            Payload::ExportSection(section) => {
+                module.update(component.get(section.range())?);
+            }
             Payload::CodeSectionStart { size, .. } if size > largest => {
                 // Imports and exports come before the code.
                 (largest, named) = (size, Some(module.finalize()));
