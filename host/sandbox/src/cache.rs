@@ -56,7 +56,10 @@ impl Cache {
         if let Some(component) = read(&path, &key).and_then(|code| revive(engine, &code, &path)) {
             return Ok(component);
         }
-        let component = self.compile(dir, engine, bytes)?;
+        let (component, parts) = self.compile(dir, engine, bytes)?;
+        if self.functions.is_some() {
+            tracing::debug!(compiled = parts.compiled, known = parts.known, "functions of a plugin");
+        }
         match component.serialize() {
             Ok(code) => self.store(dir, &path, &key, &code),
             Err(error) => tracing::warn!(path = %path.display(), "a compiled plugin is not cached: {error:#}"),
@@ -64,27 +67,15 @@ impl Cache {
         Ok(component)
     }
 
-    fn compile(&self, dir: &Path, engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Component> {
+    /// Compiles a component: for authors with the functions that are kept of its family, and keeps its own.
+    fn compile(&self, dir: &Path, engine: &Engine, bytes: &[u8]) -> wasmtime::Result<(Component, Parts)> {
+        let compile = || Component::from_binary(engine, bytes);
         let Some((functions, family)) = self.functions.as_ref().zip(family(bytes)) else {
-            return Component::from_binary(engine, bytes);
+            return Ok((compile()?, Parts::default()));
         };
-        let (component, parts) = self.put_together(dir, functions, &family, engine, bytes)?;
-        tracing::debug!(compiled = parts.compiled, known = parts.known, "functions of a plugin");
-        Ok(component)
-    }
-
-    /// Compiles a component with the functions that are kept of its family, and keeps its own.
-    fn put_together(
-        &self,
-        dir: &Path,
-        functions: &Functions,
-        family: &blake3::Hash,
-        engine: &Engine,
-        bytes: &[u8],
-    ) -> wasmtime::Result<(Component, Parts)> {
         let key = key(engine, family.as_bytes());
         let path = dir.join(format!("{key}.{FUNCTIONS}"));
-        let (component, parts) = functions.with(read(&path, &key), || Component::from_binary(engine, bytes));
+        let (component, parts) = functions.with(read(&path, &key), compile);
         let component = component?;
         if let Some(content) = &parts.content {
             self.store(dir, &path, &key, content);
@@ -251,22 +242,14 @@ mod tests {
         let first = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/frozen/0.1.0/json-guard-javascript.wasm");
         let first = fs::read(first).unwrap();
         let second = [&first[..], &[0, 2, 1, b'x']].concat();
-        let family = family(&first).unwrap();
-        assert_eq!(functions::family(&second), Some(family));
+        assert!(family(&first).is_some_and(|of| family(&second) == Some(of)));
         let dir = tempfile::tempdir().unwrap();
-        let (cache_dir, few) = (Some(dir.path().to_owned()), 1);
-        let config = SandboxConfig {
-            cache_dir,
-            for_authors: true,
-            total_instances: few,
-            total_waiting_instances: few,
-            ..SandboxConfig::default()
-        };
+        let config =
+            SandboxConfig { cache_dir: Some(dir.path().to_owned()), for_authors: true, ..SandboxConfig::default() };
         let cache = Cache::open(&config).unwrap();
         let engine = crate::engine::build(&config, cache.functions()).unwrap();
-        let functions = cache.functions.as_ref().unwrap();
         let parts = |build: &[u8]| {
-            let parts = cache.put_together(dir.path(), functions, &family, &engine, build).unwrap().1;
+            let parts = cache.compile(dir.path(), &engine, build).unwrap().1;
             (parts.compiled, parts.known)
         };
         let (compiled, known) = parts(&first);

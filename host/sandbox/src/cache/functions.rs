@@ -1,8 +1,8 @@
 //! Compiled functions on disk: what the author of a plugin changes from build to build is some functions of it, and of an interpreter, which is
 //! thousands, next to none. A new build is put together of what the one before it was compiled to, and of what is new.
 //!
-//! A file holds what the last compilation of a family asked for or made; that are the components whose largest module imports and exports the
-//! same. It is kept and checked as compiled components are (`cache.rs`), and named by the family and the compiler. What a
+//! A family is the components whose largest module imports and exports the same. Its file holds what its last compilation asked for or
+//! made. It is kept and checked as compiled components are (`cache.rs`), and named by the family and the compiler. What a
 //! function was compiled from is in its key, which is Cranelift's. Invariant: no code is given but under the key that it was
 //! made for.
 
