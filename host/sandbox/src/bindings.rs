@@ -52,6 +52,7 @@ pub(crate) mod direct {
             world direct {
                 export tidegate:plugin/prompt-guard@0.1.0;
                 export tidegate:plugin/stream-guard@0.1.0;
+                export tidegate:plugin/prompt-glance@0.1.0;
                 export tidegate:plugin/stream-glance@0.1.0;
                 // Types that these take are the host's to give and to take there, and have the names that they have above.
                 export tidegate:plugin/router@0.1.0;

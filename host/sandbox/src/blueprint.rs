@@ -114,6 +114,7 @@ pub(crate) struct StageIndices {
     /// Of stages that are entered on the caller's own stack, the functions for that.
     pub(crate) direct_prompt_guard: Option<direct::prompt_guard::GuestIndices>,
     pub(crate) direct_stream_guard: Option<direct::stream_guard::GuestIndices>,
+    pub(crate) prompt_glance: Option<direct::prompt_glance::GuestIndices>,
     pub(crate) stream_glance: Option<direct::stream_glance::GuestIndices>,
 }
 
@@ -132,6 +133,7 @@ impl StageIndices {
             observer: exports::observer::GuestIndices::new(pre).ok(),
             direct_prompt_guard: direct::prompt_guard::GuestIndices::new(pre).ok(),
             direct_stream_guard: direct::stream_guard::GuestIndices::new(pre).ok(),
+            prompt_glance: direct::prompt_glance::GuestIndices::new(pre).ok(),
             stream_glance: direct::stream_glance::GuestIndices::new(pre).ok(),
         })
     }
@@ -164,6 +166,7 @@ impl StageIndices {
         self.observer.take_if(|_| !keeps(StageKind::Observer));
         self.direct_prompt_guard.take_if(|_| !keeps(StageKind::PromptGuard));
         self.direct_stream_guard.take_if(|_| !keeps(StageKind::StreamGuard));
+        self.prompt_glance.take_if(|_| !keeps(StageKind::PromptGuard));
         self.stream_glance.take_if(|_| !keeps(StageKind::StreamGuard));
     }
 }

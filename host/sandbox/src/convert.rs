@@ -84,7 +84,7 @@ fn provenance_attrs<'a>(from: &Provenance, json: &mut impl Iterator<Item = &'a s
     names.into_iter().flatten().zip(json).collect()
 }
 
-fn role_param(role: &Role) -> wit::RoleParam<'static> {
+pub(crate) fn role_param(role: &Role) -> wit::RoleParam<'static> {
     match role {
         Role::System => wit::RoleParam::System,
         Role::Developer => wit::RoleParam::Developer,

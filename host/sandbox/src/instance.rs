@@ -59,6 +59,7 @@ pub(crate) struct Guests {
     observer: Option<exports::observer::Guest>,
     direct_prompt_guard: Option<direct::prompt_guard::Guest>,
     direct_stream_guard: Option<direct::stream_guard::Guest>,
+    prompt_glance: Option<direct::prompt_glance::Guest>,
     stream_glance: Option<direct::stream_glance::Guest>,
 }
 
@@ -187,6 +188,7 @@ impl Guests {
             observer: None,
             direct_prompt_guard: None,
             direct_stream_guard: None,
+            prompt_glance: None,
             stream_glance: None,
         })
     }
@@ -206,11 +208,17 @@ impl Guests {
     stage!(observer: exports::observer::Guest);
     stage!(direct_prompt_guard: direct::prompt_guard::Guest);
     stage!(direct_stream_guard: direct::stream_guard::Guest);
+    stage!(prompt_glance: direct::prompt_glance::Guest);
     stage!(stream_glance: direct::stream_glance::Guest);
 
     fn look_up(&mut self, stage: StageKind, store: &mut Store<HostState>) -> wasmtime::Result<()> {
         match stage {
-            StageKind::PromptGuard => self.prompt_guard(store).map(|_| ()),
+            StageKind::PromptGuard => {
+                if self.blueprint.stages.prompt_glance.is_some() {
+                    self.prompt_glance(store)?;
+                }
+                self.prompt_guard(store).map(|_| ())
+            }
             StageKind::StreamGuard => {
                 if self.blueprint.stages.stream_glance.is_some() {
                     self.stream_glance(store)?;

@@ -42,7 +42,7 @@ pub struct Plugin {
     most_cpu_ns: AtomicU64,
     /// How many calls are entered on fibers from now on, whatever they could be.
     on_fibers: AtomicU32,
-    /// About how many windows it is asked in full from now on, whatever it has to say at a glance.
+    /// About how many windows and prompts it is asked in full from now on, whatever it has to say at a glance.
     in_full: AtomicU32,
 }
 

@@ -21,9 +21,10 @@ fn folder() -> PathBuf {
 }
 
 /// The files of the components that the tests below run, with their digests (BLAKE3). None of these ever changes.
-const RUN: [(&str, &str); 11] = [
+const RUN: [(&str, &str); 12] = [
     ("capabilities-rust.wasm", "3b8d79c76801b47d71e3b7f52d6144dc5b1179cac4d3db3e0419e833a553c938"),
     ("every-stage-rust.wasm", "516f9839ef2342cfc6e9b17911f5bb09174cc33badeeed7d6670b297dabb57c6"),
+    ("glances-of-prompts-rust.wasm", "b3d289fac21f880f67c2bdadc04537fa792efd44348adcbb9bd738fcadf0233c"),
     ("glances-rust.wasm", "cf9f38c40287972a96ab23cd9111aaf283ee8d3c2478d792a0f7cb31f80fbd72"),
     ("honest-rust.wasm", "ec28a061e557209fdf20f244b5117484fa473e7f7f7b9c7cfa36be8bbcd231eb"),
     ("json-guard-javascript.wasm", "2545f75af1ab1964d3e45bfe5a9e76815161b5c2fbae3fcb194caad8d50947fb"),
@@ -37,7 +38,7 @@ const RUN: [(&str, &str); 11] = [
 
 /// The lines of `contract.txt` that are held for ever, and their digest. A new one stands below them; once it is right,
 /// these two figures take it in.
-const RELEASED: (usize, &str) = (164, "b2dd9814be2d899b73a9ecfed1b603c7320c4587495b39865536ca5c21f98e22");
+const RELEASED: (usize, &str) = (168, "4642d538c2dd4fa578316d82cbee48173c76fb168fd1ea8b8740a3e278a84eaa");
 
 fn frozen(name: &str, grants: Grants) -> Arc<Plugin> {
     frozen_with(name, grants, Value::Null)
@@ -131,6 +132,19 @@ async fn a_glance_of_0_1_0_is_asked_for_as_it_was() {
     }
     let asked = plugin.inspect_window(&ctx(), &[], window("a word", 0)).await.unwrap();
     assert!(matches!(&asked.action, WindowAction::Redact(cuts) if cuts[0].text == "asked"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_glance_at_a_prompt_of_0_1_0_is_asked_for_as_it_was() {
+    let snapshot = Snapshot::WhereSound;
+    let plugin = shared().load(PluginSpec { snapshot, ..of("glances-of-prompts-rust", Value::Null) }).unwrap();
+    let says = |role| Message::text("m0", role, "a word");
+    for (messages, expected) in [(vec![says(Role::User), says(Role::Tool)], true), (vec![says(Role::Assistant)], false)]
+    {
+        assert_eq!(plugin.glance_prompt(&ctx(), &messages).await, Ok(expected));
+    }
+    let asked = inspect(&plugin, &ctx(), "a word").await.unwrap();
+    assert_eq!(asked.action, Action::Respond(vec![Part::Text("asked".into())]));
 }
 
 #[tokio::test]

@@ -1,4 +1,6 @@
-//! Glances: what is an answer, what is none, and that no harm comes of those.
+//! Glances: what is an answer, what is none, and that no harm comes of those. Of prompts: `glances/prompts.rs`.
+
+mod prompts;
 
 use crate::support::{by, ctx, shared, spec, window};
 use std::sync::Arc;
