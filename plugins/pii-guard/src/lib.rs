@@ -10,8 +10,8 @@ use serde::Deserialize;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use tidegate_plugin_sdk::screen::{OnMatch, Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
 use tidegate_plugin_sdk::{
-    Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
-    StreamGlance, StreamGuard, Verdict, Window, some_of,
+    Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGlance, PromptGuard, Refusal, Role, Setting,
+    Severity, StreamGlance, StreamGuard, Verdict, Window, some_of,
 };
 
 /// The settings.
@@ -76,6 +76,12 @@ impl PromptGuard for PiiGuard {
     }
 }
 
+impl PromptGlance for PiiGuard {
+    fn glance_prompt(&self, messages: &[(Role, String)]) -> bool {
+        self.0.glance_prompt(messages)
+    }
+}
+
 impl StreamGuard for PiiGuard {
     type State = ScreenState;
 
@@ -121,7 +127,7 @@ impl Rules for Pii {
     }
 }
 
-tidegate_plugin_sdk::export!(PiiGuard: PromptGuard, StreamGuard, StreamGlance);
+tidegate_plugin_sdk::export!(PiiGuard: PromptGuard, PromptGlance, StreamGuard, StreamGlance);
 
 #[cfg(test)]
 mod labelled;

@@ -70,8 +70,8 @@ pub use plugin::{Error, Plugin};
 pub use prefilter::Prefilter;
 pub use stages::{
     Action, Candidate, Channel, Chunk, Decision, Edit, Exchange, Inspection, Item, Memory, Observer, Output,
-    OutputGuard, Prompt, PromptGuard, Query, Question, Redaction, Retriever, RouteRequest, Router, StreamGlance,
-    StreamGuard, Summary, ToolProvider, Verdict, Window, WindowAction, each_once, offered,
+    OutputGuard, Prompt, PromptGlance, PromptGuard, Query, Question, Redaction, Retriever, RouteRequest, Router,
+    StreamGlance, StreamGuard, Summary, ToolProvider, Verdict, Window, WindowAction, each_once, offered,
 };
 pub use types::{
     Attrs, Context, Finding, Media, MediaSource, Message, Part, Refusal, Role, Severity, Span, ToolCall, ToolDef,

@@ -12,7 +12,7 @@ mod tool_provider;
 pub use memory::{Exchange, Item, Memory, Question};
 pub use observer::{Observer, Summary};
 pub use output_guard::{Output, OutputGuard};
-pub use prompt_guard::{Action, Edit, Prompt, PromptGuard, Verdict};
+pub use prompt_guard::{Action, Edit, Prompt, PromptGlance, PromptGuard, Verdict};
 pub use retriever::{Chunk, Query, Retriever};
 pub use router::{Candidate, Decision, RouteRequest, Router, each_once, offered};
 pub use stream_guard::{Channel, Inspection, Redaction, StreamGlance, StreamGuard, Window, WindowAction};

@@ -19,7 +19,7 @@ use crate::types::{Context, Finding, Span};
 use chunkings::chunkings;
 
 pub use edits::{assert_same_for_any_parts, edited};
-pub use glances::assert_glances_tell;
+pub use glances::{assert_glances_tell, assert_prompt_glances_tell};
 pub use tools::assert_tools_are_taken;
 
 /// How the host behaves where the contract leaves it free.

@@ -7,7 +7,7 @@ mod convert;
 mod export;
 
 pub use export::{
-    call_tool, configure, describe, forget, glance, inspect_output, inspect_prompt, inspect_window, list_tools,
-    on_complete, recall, remember, retrieve, route,
+    call_tool, configure, describe, forget, glance, glance_prompt, inspect_output, inspect_prompt, inspect_window,
+    list_tools, on_complete, recall, remember, retrieve, route,
 };
 pub use wit_bindgen::rt;

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use tidegate_plugin_sdk::screen::{OnMatch, Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
 use tidegate_plugin_sdk::{
-    Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
-    StreamGlance, StreamGuard, Verdict, Window,
+    Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGlance, PromptGuard, Refusal, Role, Setting,
+    Severity, StreamGlance, StreamGuard, Verdict, Window,
 };
 use words::{BREAK_BYTES, Behind, Words, is_break};
 
@@ -138,6 +138,12 @@ impl StreamGuard for WordGuard {
     }
 }
 
+impl PromptGlance for WordGuard {
+    fn glance_prompt(&self, messages: &[(Role, String)]) -> bool {
+        self.0.glance_prompt(messages)
+    }
+}
+
 impl StreamGlance for WordGuard {
     fn glance(&self, text: &str, settled: usize) -> Option<usize> {
         self.0.glance(text, settled)
@@ -242,7 +248,7 @@ impl Rules for List {
     }
 }
 
-tidegate_plugin_sdk::export!(WordGuard: PromptGuard, StreamGuard, StreamGlance);
+tidegate_plugin_sdk::export!(WordGuard: PromptGuard, PromptGlance, StreamGuard, StreamGlance);
 
 #[cfg(test)]
 mod tests;

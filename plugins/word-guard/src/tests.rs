@@ -4,7 +4,8 @@ use super::*;
 use proptest::prelude::*;
 use tidegate_plugin_sdk::plugin::configure;
 use tidegate_plugin_sdk::testing::{
-    Host, assert_glances_tell, assert_readme_is_true, assert_same_for_any_chunking, assert_same_for_any_parts, plugin,
+    Host, assert_glances_tell, assert_prompt_glances_tell, assert_readme_is_true, assert_same_for_any_chunking,
+    assert_same_for_any_parts, plugin,
 };
 use tidegate_plugin_sdk::{Action, Channel, Message, Role};
 
@@ -37,9 +38,11 @@ fn a_glance_lets_go_what_the_guard_lets_go_without_a_word() {
         let guard = plugin::<WordGuard>(&CONFIG.replacen('{', &format!("{{\"action\":\"{action}\","), 1));
         assert_eq!(guard.glance("a project at nigh", 2), Some(13), "a word may begin there");
         assert_eq!(guard.glance("a cat is", 0), None);
-        let answers =
-            assert_glances_tell(&guard, "The project nightjar cat, EMP-123 and EMP-12345 are abababc c++, not ab.");
-        assert!(answers > 500, "{answers}");
+        assert!(guard.glance_prompt(&[(Role::User, "a project".into()), (Role::User, "nightjar".into())]));
+        assert!(!guard.glance_prompt(&[(Role::User, "a project".into()), (Role::User, "a cat is".into())]));
+        let text = "The project nightjar cat, EMP-123 and EMP-12345 are abababc c++, not ab.";
+        let answers = [assert_glances_tell(&guard, text), assert_prompt_glances_tell(&guard, text)];
+        assert!(answers.iter().all(|answers| *answers > 500), "{answers:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::changes::Changes;
 use crate::findings::Findings;
 use crate::scan::{Hit, Scanner, find_all};
 use crate::stages::{Prompt, Verdict};
-use crate::types::{Message, Part, Span, ToolCall};
+use crate::types::{Message, Part, Role, Span, ToolCall};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -37,6 +37,12 @@ impl<R: Rules> Screen<R> {
             _ => Verdict::allow(),
         };
         verdict.with(seen.findings.into_list())
+    }
+
+    /// Whether its first look finds nothing in messages that are a text each: for [`crate::PromptGlance`].
+    pub fn glance_prompt(&self, messages: &[(Role, String)]) -> bool {
+        let mut seen = messages.iter().filter(|(role, _)| self.looks_at(role));
+        seen.all(|(_, text)| find_all(&self.rules, text).is_empty())
     }
 
     fn see_message<'a>(&self, message: &'a Message, seen: &mut Seen<'a>) {

@@ -1,8 +1,9 @@
 //! What a guard says at a glance, beside what it says when it is asked.
 
-use crate::stages::{Channel, StreamGlance, Window, WindowAction, inspect_with_carry};
-use crate::types::Context;
+use crate::stages::{Channel, Prompt, PromptGlance, StreamGlance, Verdict, Window, WindowAction, inspect_with_carry};
+use crate::types::{Context, Message, Role};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Windows are of up to so many characters: their number grows with its square.
 const LONGEST: usize = 96;
@@ -37,6 +38,48 @@ pub fn assert_glances_tell<G: StreamGlance>(guard: &G, text: &str) -> usize {
     num_answers
 }
 
+/// Compares glances at prompts with what the guard says of the same prompts: of each piece of the text, of up to 96 characters, alone from each
+/// role, and of the text in two messages, of a user and a tool, divided within 96 bytes of either end. Returns of how many prompts there was an answer: a test
+/// sees that there are some.
+///
+/// # Panics
+/// When a glance allows what the guard does not allow without a word.
+#[expect(clippy::panic, reason = "a test helper fails its test")]
+pub fn assert_prompt_glances_tell<G: PromptGlance>(guard: &G, text: &str) -> usize {
+    let mut num_answers = 0;
+    for messages in prompts(text) {
+        if !guard.glance_prompt(&messages) {
+            continue;
+        }
+        num_answers += 1;
+        let prompt = Prompt { messages: messages.iter().map(message).collect(), ..Prompt::default() };
+        let said = guard.inspect_prompt(&Context::default(), &prompt);
+        if said.as_ref().ok() != Some(&Verdict::allow()) {
+            panic!("at a glance all of {messages:?} is allowed; asked about it the guard says {said:?}");
+        }
+    }
+    num_answers
+}
+
+/// Prompts of one and of two messages, of pieces of a text.
+fn prompts(text: &str) -> impl Iterator<Item = Vec<(Role, String)>> {
+    let borders: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let pieces = borders.clone().into_iter().enumerate().flat_map(move |(first, from)| {
+        let ends: Vec<usize> = borders.iter().skip(first + 1).take(LONGEST).copied().collect();
+        ends.into_iter().map(move |to| from..to)
+    });
+    let said = |range: Range<usize>| text.get(range).unwrap_or_default().to_owned();
+    let roles = [Role::System, Role::Developer, Role::User, Role::Assistant, Role::Tool];
+    let alone = pieces.flat_map(move |piece| roles.clone().map(|role| vec![(role, said(piece.clone()))]));
+    let divided = text.char_indices().filter(|(at, _)| (*at).min(text.len() - at) <= LONGEST);
+    let divided = divided.map(move |(at, _)| vec![(Role::User, said(0..at)), (Role::Tool, said(at..text.len()))]);
+    alone.chain(divided)
+}
+
+fn message((role, text): &(Role, String)) -> Message {
+    Message::text("m0", role.clone(), text)
+}
+
 fn window(text: &str, settled: usize) -> Window {
     let settled = u32::try_from(settled).unwrap_or(u32::MAX);
     Window { seq: 0, choice: 0, channel: Channel::Text, text: text.into(), settled, ending: None, attrs: Vec::new() }
@@ -67,7 +110,7 @@ mod tests {
     use super::*;
     use crate::descriptor::Descriptor;
     use crate::plugin::{Error, Plugin};
-    use crate::stages::{Inspection, StreamGuard};
+    use crate::stages::{Inspection, PromptGuard, StreamGuard};
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// Lets go all before the first `#`; a glance lets go what its test says.
@@ -98,6 +141,44 @@ mod tests {
         fn glance(&self, text: &str, settled: usize) -> Option<usize> {
             self.0(text, settled)
         }
+    }
+
+    impl PromptGuard for Glances {
+        fn inspect_prompt(&self, _: &Context, prompt: &Prompt) -> Result<Verdict, Error> {
+            let is_from = |message: &Message, role, found| {
+                message.role == role
+                    && message.parts.iter().any(|part| part.as_text().is_some_and(|text| text.contains(found)))
+            };
+            let messages = &prompt.messages;
+            if messages.iter().any(|message| is_from(message, Role::User, '#')) {
+                return Err(Error::Other("`#`".into()));
+            }
+            let mut verdict = Verdict::allow();
+            if messages.iter().any(|message| is_from(message, Role::Tool, '@')) {
+                verdict.attrs.push(("glances/a".into(), "1".into()));
+            }
+            Ok(verdict)
+        }
+    }
+
+    impl PromptGlance for Glances {
+        fn glance_prompt(&self, messages: &[(Role, String)]) -> bool {
+            messages.iter().all(|(role, text)| self.0(text, usize::from(*role == Role::User)).is_some())
+        }
+    }
+
+    #[test]
+    fn a_glance_at_a_prompt_that_allows_what_the_guard_does_not_is_found() {
+        let told = |glance| {
+            catch_unwind(AssertUnwindSafe(|| assert_prompt_glances_tell(&Glances(glance), "ab#é@c"))).map_err(|_| ())
+        };
+        assert_eq!(told(|_, _| None), Ok(0));
+        assert_eq!(told(|_, is_user| (is_user == 0).then_some(0)), Err(()), "a tool says `@`");
+        assert_eq!(told(|text, _| (!text.contains('@')).then_some(0)), Err(()), "a user says `#`");
+        // Pieces of `ab`, and two letters, from five roles; no pair, for each has both.
+        assert_eq!(told(|text, _| (!text.contains(['#', '@'])).then_some(0)), Ok(5 * 5));
+        let by_role = |text: &str, is_user| (!text.contains(if is_user == 1 { '#' } else { '@' })).then_some(0);
+        assert_eq!(told(by_role), Ok(9 + 4 * 11));
     }
 
     #[test]

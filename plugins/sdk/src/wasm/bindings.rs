@@ -138,6 +138,13 @@ stage!(
     "tidegate:plugin/stream-guard@0.1.0/window": crate::stages::Window,
     "tidegate:plugin/stream-guard@0.1.0/redaction": crate::stages::Redaction
 );
+stage!(
+    prompt_glance,
+    "prompt-glance-stage",
+    "package sdk:prompt-glance; world prompt-glance-stage { export tidegate:plugin/prompt-glance@0.1.0; }",
+    "export_prompt_glance",
+    "tidegate_plugin_sdk::wasm::bindings::prompt_glance"
+);
 /// No type of it is the contract's.
 pub mod stream_glance {
     wit_bindgen::generate!({

@@ -11,6 +11,7 @@ use super::bindings::types as w;
 use crate::host::log;
 use crate::plugin::{self, Plugin};
 use crate::stages::*;
+use crate::types::Role;
 use std::cell::OnceCell;
 use std::sync::Once;
 use std::thread::LocalKey;
@@ -76,6 +77,16 @@ macro_rules! __stage {
         }
         $crate::wasm::bindings::stream_guard::export_stream_guard!(
             __Component with_types_in $crate::wasm::bindings::stream_guard
+        );
+    };
+    (PromptGlance) => {
+        impl $crate::wasm::bindings::prompt_glance::exports::tidegate::plugin::prompt_glance::Guest for __Component {
+            fn glance_prompt(messages: ::std::vec::Vec<($crate::Role, ::std::string::String)>) -> bool {
+                $crate::wasm::glance_prompt(&PLUGIN, &messages)
+            }
+        }
+        $crate::wasm::bindings::prompt_glance::export_prompt_glance!(
+            __Component with_types_in $crate::wasm::bindings::prompt_glance
         );
     };
     (StreamGlance) => {
@@ -311,6 +322,10 @@ pub fn on_complete<P: Observer>(
 
 pub fn glance<P: StreamGlance>(slot: &'static Slot<P>, text: &str, settled: u32) -> Option<u32> {
     slot.with(|cell| cell.get()?.glance(text, settled as usize).and_then(|through| u32::try_from(through).ok()))
+}
+
+pub fn glance_prompt<P: PromptGlance>(slot: &'static Slot<P>, messages: &[(Role, String)]) -> bool {
+    slot.with(|cell| cell.get().is_some_and(|plugin| plugin.glance_prompt(messages)))
 }
 
 fn run<P: Plugin, T>(slot: &'static Slot<P>, call: impl FnOnce(&P) -> Result<T, w::Error>) -> Result<T, w::Error> {
