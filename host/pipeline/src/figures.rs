@@ -52,7 +52,7 @@ impl StageFigures {
         self.0.prefiltered.get_or_init(counted)
     }
 
-    /// Windows that it let go at a glance.
+    /// Windows and prompts that it let go at a glance.
     pub(crate) fn glanced(&self, plugin: &Arc<str>) -> &Counter {
         self.0.glanced.get_or_init(|| counter!("tidegate_plugin_glanced_total", "plugin" => Arc::clone(plugin)))
     }

@@ -3,6 +3,7 @@
 mod admit;
 mod as_sent;
 mod ask_guard;
+mod ask_prompt_guard;
 mod beside;
 mod converse;
 mod echo;

@@ -53,7 +53,7 @@ const TOLD: &[(&str, &str)] = &[
     ("tidegate_plugin_log_lines_dropped_total", "Log lines of plugins that were left out, being too many"),
     ("tidegate_plugin_memory_peak_bytes", "The most memory that one instance has had"),
     ("tidegate_plugin_pauses_total", "Times that a plugin was left out for failing"),
-    ("tidegate_plugin_glanced_total", "Windows of streams that a guard let go at a glance"),
+    ("tidegate_plugin_glanced_total", "Windows of streams, and prompts, that a guard let go at a glance"),
     ("tidegate_plugin_prefiltered_total", "Windows of streams on which a guard's descriptor had the answer"),
     ("tidegate_plugin_values", "What plugins observe themselves, by name"),
     ("tidegate_plugin_vectors_failures_total", "Calls of plugins for vectors that the store did not answer"),

@@ -5,8 +5,9 @@
 use crate::chat::Pipeline;
 use crate::source::Source;
 use crate::stage::{Opinion, Stage};
+use crate::stages::ask_prompt_guard::inspect;
 use crate::stages::kept_back::{FirstWord, KeptBack};
-use crate::stages::screen_input::{heard, inspect, refused, respond};
+use crate::stages::screen_input::{heard, refused, respond};
 use crate::states::{Ended, Request};
 use futures_util::FutureExt;
 use futures_util::future::join_all;

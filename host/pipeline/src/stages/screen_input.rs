@@ -3,19 +3,17 @@
 use crate::account::Record;
 use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
-use crate::estimate::{given_bytes, told_bytes};
 use crate::reply::{Emitter, Reply, ReplyEvent};
-use crate::stage::{Opinion, Size, Stage, TOO_LONG, traced};
+use crate::stage::{Opinion, Stage};
+use crate::stages::ask_prompt_guard::{Read, inspect, inspect_outside};
+use crate::stages::edits;
 use crate::stages::fit::check_template_args;
-use crate::stages::kept_back::KeptBack;
-use crate::stages::{edits, params};
 use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tidegate_sandbox::Plugin;
-use tidegate_sandbox::stage::{Action, Prompt, Refusal, StageKind, Verdict};
+use tidegate_sandbox::stage::{Action, Refusal, StageKind, Verdict};
 use tidegate_types::{About, Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind};
 
 /// The response header that names the guard that answered in the model's place.
@@ -172,28 +170,6 @@ impl Stages {
     }
 }
 
-/// Whether a closed guard could read a text from outside. One that is too long for it is dropped: the caller has not sent it, and
-/// one long document shall not end a request. That is a failure, and no verdict of the guard's.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Read {
-    Whole,
-    TooLong,
-}
-
-/// One guard's verdict on text from outside.
-async fn inspect_outside(stage: &Stage, cx: &RequestContext, message: &Message) -> (Opinion<Verdict>, Read) {
-    let (call, num_bytes) = (cx.call(false, stage.wall), given_bytes(std::slice::from_ref(message)));
-    let asking = async |plugin: &Plugin| traced(plugin.inspect_outside(&call, message).await);
-    match stage.call_about(Size::Sent(num_bytes), StageKind::PromptGuard, &call, asking).await {
-        Err(Reject { code: Some(code), cause, .. }) if code == TOO_LONG => {
-            tracing::warn!(request = %cx.request_id, guard = %stage.name, num_bytes, reason = cause,
-                "text from outside is too long for its guard");
-            (Ok(None), Read::TooLong)
-        }
-        verdict => (verdict, Read::Whole),
-    }
-}
-
 impl Request {
     /// Keeps what a guard noted for its plugin's memory.
     pub(super) fn take(&mut self, stage: &Stage, notes: Vec<(String, String)>) {
@@ -220,29 +196,6 @@ pub(super) fn heard<'a>(
         findings.extend_from_slice(&verdict.findings);
     }
     findings
-}
-
-/// One guard's verdict on a prompt.
-pub(super) async fn inspect(
-    stages: &Stages,
-    stage: &Stage,
-    cx: &RequestContext,
-    chat: &Chat,
-    mut kept_back: Option<KeptBack>,
-) -> Result<Option<Verdict>, Reject> {
-    let call = cx.call(chat.stream, stage.wall);
-    let verdict = stage
-        .call_about(Size::Sent(told_bytes(chat)), StageKind::PromptGuard, &call, async |plugin| {
-            let params = params::of(chat, &cx.caller.scope, cx.hops, stages, stage);
-            let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
-            let _kept_back = kept_back.take().map(KeptBack::told_here);
-            traced(plugin.inspect_prompt(&call, prompt).await)
-        })
-        .await;
-    if let Some(kept_back) = kept_back {
-        kept_back.not_asked();
-    }
-    verdict
 }
 
 /// A verdict, where it can be followed; else what the stage's failure means.

@@ -12,7 +12,7 @@ impl Asking<'_> {
     /// arguments of tools, about much text, and where more than its cap would wait.
     pub(super) fn glanced(self, stage: &Stage, held: &mut Withheld) -> Option<Inspection> {
         let Self { cx, streaming, choice, channel, ending, .. } = self;
-        let plugin = stage.plugin.as_ref().ok().filter(|plugin| plugin.is_asked_for_glances())?;
+        let plugin = stage.plugin.as_ref().ok().filter(|plugin| plugin.is_asked_for_glances(StageKind::StreamGuard))?;
         let is_more = ending.is_none() && !matches!(channel, Channel::ToolArguments(_));
         if !is_more || !held.text.carry().is_empty() || stage.breaker.has_failures(&cx.caller.tenant) {
             return None;
