@@ -53,6 +53,7 @@ fn templates(lang: &str, kinds: &[StageKind]) {
             ("rust", StageKind::PromptGuard) => {
                 tells_why_it_panics(&project);
                 takes_no_component_of_an_earlier_name(&project);
+                has_a_first_look_as_the_guide_shows(&project, "PromptGlance", "nothing to say of a prompt");
             }
             ("js" | "python", StageKind::PromptGuard) => {
                 tells_what_it_throws(&project, lang);
@@ -62,6 +63,7 @@ fn templates(lang: &str, kinds: &[StageKind]) {
             ("rust", StageKind::StreamGuard) => {
                 passes_its_own_tests(&project);
                 constructs_once(&project);
+                has_a_first_look_as_the_guide_shows(&project, "StreamGlance", "how much of a stream");
             }
             ("python", StageKind::ToolProvider) => {
                 tells_of_an_error_that_is_no_answer(&project);
@@ -443,6 +445,26 @@ fn calls_a_capability_as_the_guide_shows(project: &Path) {
     std::fs::write(project.join("asks.toml"), grants.to_owned() + &answers.concat() + &cases.concat()).unwrap();
     let (passed, said) = plugin(project, &["test", "--cases", "asks.toml"]);
     assert!(passed && said.matches("ok      ").count() == 3, "{said}");
+}
+
+/// By the guide's own lines, which its test holds to what the guard says when it is asked.
+fn has_a_first_look_as_the_guide_shows(project: &Path, glance: &str, what: &str) {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/plugins.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let begins = format!("```rust\nimpl {glance} for Guard");
+    let shown = &guide[guide.find(&begins).unwrap() + "```rust\n".len()..];
+    let shown = shown.split("```").next().unwrap();
+    let file = project.join("src/lib.rs");
+    let source = std::fs::read_to_string(&file).unwrap();
+    let export = source.lines().find(|line| line.starts_with("tidegate_plugin_sdk::export!")).unwrap();
+    let imports = format!("#[allow(unused_imports)]\nuse tidegate_plugin_sdk::{{{glance}, Role}};");
+    std::fs::write(&file, source.replace(export, &format!("{imports}\n\n{shown}"))).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    let (passed, said) = plugin(project, &["test"]);
+    assert!(passed && said.contains("ok      "), "{said}");
+    let (inspected, said) = plugin(project, &["inspect", "dist/made.wasm"]);
+    assert!(inspected && said.lines().any(|line| line.starts_with("first look") && line.contains(what)), "{said}");
 }
 
 /// A project that is older than the file which logs exceptions, and now imports it, has it by a build.

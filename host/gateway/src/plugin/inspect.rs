@@ -103,6 +103,12 @@ fn lines_of(verdict: &Verdict) -> Vec<String> {
     lines
 }
 
+/// The interfaces of first looks, and what a guard says then.
+const FIRST_LOOKS: [(&str, &str); 2] = [
+    ("prompt-glance", "that there is nothing to say of a prompt"),
+    ("stream-glance", "how much of a stream may leave"),
+];
+
 /// Everything that is known of a component, as JSON.
 pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
     let about = &anatomy.descriptor;
@@ -116,6 +122,10 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         })
     };
     let need = |(name, grant): (&str, &str)| json!({ "capability": name, "grant": grant, "reason": about.capabilities.get(name) });
+    let exports = |name: &str| {
+        let of_any_line = format!("tidegate:plugin/{name}@");
+        anatomy.exports.iter().any(|export| export.starts_with(&of_any_line))
+    };
     json!({
         "name": about.name,
         "version": about.version,
@@ -130,7 +140,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "metrics": about.metrics.iter().map(|(name, summary)| json!({ "name": name, "summary": summary })).collect::<Vec<_>>(),
         "holdback_bytes": about.holdback_bytes,
         "look_behind_bytes": about.look_behind_bytes,
-        "glances": anatomy.exports.iter().any(|name| name.starts_with("tidegate:plugin/stream-glance@")),
+        "glances": FIRST_LOOKS.iter().filter(|(name, _)| exports(name)).map(|(name, _)| name).collect::<Vec<_>>(),
         "prefilter": about.prefilter.as_ref().map(Prefilter::said),
         "unknown_keys": about.unknown_keys,
         "config_schema": about.config_schema,
@@ -182,8 +192,9 @@ fn lines(report: &Value) -> Vec<String> {
             prefilter["run-bytes"]
         ));
     }
-    if report["glances"] == true {
-        lines.push("first look     it says at a glance how much of a stream may leave".into());
+    let glances = report["glances"].as_array().into_iter().flatten();
+    for (_, what) in FIRST_LOOKS.iter().filter(|(name, _)| glances.clone().any(|glance| glance == name)) {
+        lines.push(format!("first look     it says at a glance {what}"));
     }
     let unknown = words(&report["unknown_keys"]);
     if !unknown.is_empty() {

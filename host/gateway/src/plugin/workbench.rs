@@ -152,7 +152,7 @@ pub(super) fn remarks(plugin: &Plugin, kind: StageKind) -> Vec<String> {
 
 /// What its author has to know of a guard whose glances no server asks for.
 fn unasked(plugin: &Plugin, kind: StageKind) -> Option<String> {
-    let is_unasked = kind == StageKind::StreamGuard && plugin.exports_glance() && !plugin.is_asked_for_glances();
+    let is_unasked = plugin.exports_glance(kind) && !plugin.is_asked_for_glances(kind);
     is_unasked.then(|| {
         "no server asks it for a glance: its instances must begin configured, without granted capabilities (wit/README.md)".into()
     })

@@ -367,3 +367,19 @@ fn a_tool_that_is_not_offered_is_called_by_no_case_that_expects_an_answer() {
     let (good, said) = run_cases(&shipped("calculator"), &case("clock", "error = \"unsupported\""));
     assert!(good, "{said}");
 }
+
+/// At a glance it allows what it answers in the model's place when it is asked.
+#[test]
+fn a_glance_at_a_prompt_is_compared_with_what_the_guard_says_when_it_is_asked() {
+    let case = |text: &str| format!("[[case]]\nname = \"a\"\nask.prompt = \"{text}\"\nexpect.text = \"asked\"\n");
+    for (text, why) in [
+        ("word", "at a glance it allows the prompt and finds nothing; asked about it, it answers in the model's place"),
+        ("panic", "at a glance: plugin `glances` trapped"),
+        ("log", "broke the contract: it logs or counts"),
+    ] {
+        let (good, said) = run_cases(&guest("glances"), &case(text));
+        assert!(!good && said.contains(why), "{said}");
+    }
+    let (good, said) = run_cases(&guest("glances"), &case("unsure"));
+    assert!(good, "{said}");
+}

@@ -1,7 +1,7 @@
 //! `plugin inspect`: what a component is, needs, and says of itself.
 
 use super::{guest, plugin, repository, shipped};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -17,7 +17,9 @@ fn inspect_says_what_a_component_is_and_needs() {
     }
     assert!(!said.contains("first look"), "{said}");
     let (good, said) = plugin(folder.path(), &["inspect", &shipped("pii-guard")]);
-    assert!(good && said.contains("first look     it says at a glance how much"), "{said}");
+    for what in ["that there is nothing to say of a prompt", "how much of a stream may leave"] {
+        assert!(good && said.contains(&format!("first look     it says at a glance {what}")), "{said}");
+    }
     // It imports `http` alone: what it says of secrets is what its requests need.
     let (good, said) = plugin(folder.path(), &["inspect", &shipped("webhook-guard")]);
     let needs: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("needs a grant  ")).collect();
@@ -31,7 +33,7 @@ fn inspect_says_what_a_component_is_and_needs() {
     let sum = String::from_utf8(sum.stdout).unwrap();
     assert_eq!(report["digest"], format!("sha256:{}", sum.split(' ').next().unwrap()));
     assert_eq!((&report["size_bytes"], &report["name"]), (&bytes.len().into(), &"pii-guard".into()));
-    assert_eq!(report["glances"], true);
+    assert_eq!(report["glances"], json!(["prompt-glance", "stream-glance"]));
 }
 
 /// An author's next build is compiled with them; what is compiled for a server is compiled whole.
