@@ -67,12 +67,16 @@ async fn a_prompt_that_is_allowed_at_a_glance_goes_on_and_the_guard_is_asked_abo
     let from =
         |role: &str| json!({"messages": [{"role": "user", "content": "Hello!"}, {"role": role, "content": "word"}]});
     let long = |bytes: usize| ask(&"word ".repeat(bytes / 5));
+    let mut with_tool = ask("word");
+    with_tool["tools"] =
+        json!([{"type": "function", "function": {"name": "unsure", "parameters": {"type": "object"}}}]);
     let prompts = [
         // There is no instance yet.
         (ask("word"), "asked"),
         (ask("word"), "said"),
         (of(json!([text("word")])), "said"),
         (of(json!([text("word"), text("word")])), "asked"),
+        (with_tool, "said"),
         (from("system"), "said"),
         (from("assistant"), "asked"),
         (ask("unsure"), "asked"),
@@ -89,5 +93,5 @@ async fn a_prompt_that_is_allowed_at_a_glance_goes_on_and_the_guard_is_asked_abo
     let of_guard = "{plugin=\"glanced-at-prompts\"";
     let calls = format!("tidegate_plugin_call_seconds_count{of_guard},stage=\"prompt-guard\"");
     counted(&gateway, &calls, prompts.len() as u64).await;
-    counted(&gateway, &format!("tidegate_plugin_glanced_total{of_guard}"), 4).await;
+    counted(&gateway, &format!("tidegate_plugin_glanced_total{of_guard}"), 5).await;
 }

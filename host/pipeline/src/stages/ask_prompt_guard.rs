@@ -77,3 +77,56 @@ fn glanced(stage: &Stage, plugin: &Plugin, size: Size, call: &CallContext, messa
     stage.figures.glanced(&stage.name).increment(1);
     Some(Verdict { action: Action::Allow, findings: Vec::new(), notes: Vec::new() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::breaker::Outcome;
+    use crate::stage::tests::shipped;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use std::time::Instant;
+    use tidegate_types::{Part, Role};
+
+    fn user(text: &str) -> Message {
+        Message::text("m0", Role::User, text)
+    }
+
+    #[tokio::test]
+    async fn a_glance_is_of_a_prompt_that_is_not_long_while_the_guard_does_not_fail() {
+        let (stage, cx) = (shipped(), crate::reply::tests::context());
+        let plugin = stage.plugin.as_deref().unwrap();
+        let call = cx.call(false, stage.wall);
+        let allows = |size, text: &str| glanced(&stage, plugin, Size::Sent(size), &call, &[user(text)]).is_some();
+        assert!(!allows(5, "Hello"), "no instance is made for a glance");
+        plugin.inspect_outside(&call, &user("Hello")).await.unwrap();
+        assert!(allows(5, "Hello") && allows(16 << 10, "Hello"));
+        assert!(!allows((16 << 10) + 1, "Hello"));
+        assert!(!allows(16, "Ask jo@example.com today"));
+        let attempt = stage.breaker.begin(&cx.caller.tenant, &cx.request_id, Instant::now()).unwrap();
+        attempt.end(Outcome::Failed, Instant::now());
+        assert!(!allows(5, "Hello"), "it has failed of late");
+    }
+
+    /// All on this thread, where the recorder is.
+    #[test]
+    fn text_from_outside_that_is_one_text_is_allowed_at_a_glance_which_is_the_guards_call() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let figures = recorder.handle();
+        let (stage, cx) = (shipped(), crate::reply::tests::context());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let allowed = |message: &Message| {
+            let (verdict, read) = runtime.block_on(inspect_outside(&stage, &cx, message));
+            read == Read::Whole && verdict.unwrap().is_some_and(|verdict| verdict.action == Action::Allow)
+        };
+        metrics::with_local_recorder(&recorder, || {
+            let passage =
+                Message { parts: ["Hello", "file.md"].map(|text| Part::Text(text.into())).into(), ..user("") };
+            assert!(allowed(&user("Hello")) && allowed(&user("Hello")) && allowed(&passage));
+            assert!(!allowed(&user("Ask jo@example.com today")));
+        });
+        let figures = figures.render();
+        let calls = "tidegate_plugin_call_seconds_count{plugin=\"pii-guard\",stage=\"prompt-guard\"} 4";
+        assert!(figures.contains(calls), "{figures}");
+        assert!(figures.contains("tidegate_plugin_glanced_total{plugin=\"pii-guard\"} 1"), "{figures}");
+    }
+}
