@@ -154,7 +154,7 @@ pub(super) fn remarks(plugin: &Plugin, kind: StageKind) -> Vec<String> {
 fn unasked(plugin: &Plugin, kind: StageKind) -> Option<String> {
     let is_unasked = plugin.exports_glance(kind) && !plugin.is_asked_for_glances(kind);
     is_unasked.then(|| {
-        "no server asks it for a glance: its instances must begin configured, without granted capabilities (wit/README.md)".into()
+        "no server asks it for a glance: its instances must begin configured, without granted capabilities, and its component be of at most 1 MiB (wit/README.md)".into()
     })
 }
 

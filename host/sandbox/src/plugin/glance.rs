@@ -19,7 +19,8 @@ use std::time::Instant;
 use tidegate_types::{Message, Part, Retention};
 use wasmtime::Store;
 
-/// Windows and prompts about which a guard is asked in full behind a glance that failed or took long: no text can have more of it.
+/// Windows and prompts about which a guard is asked in full behind a glance that failed or took long, so that a text that makes it do so has it
+/// done once in so many.
 const IN_FULL: u32 = 1_000;
 
 /// Messages of a prompt that is asked about at a glance: each costs the guest a place of its memory, however short it is.
