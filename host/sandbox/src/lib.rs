@@ -18,6 +18,7 @@ mod check;
 pub mod config;
 mod convert;
 mod descriptor;
+mod detour;
 mod engine;
 pub mod error;
 mod failure;

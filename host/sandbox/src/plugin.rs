@@ -23,7 +23,7 @@ use crate::stages::{
 use crate::state::{HostState, Phase};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_types::{Message, TenantId, ToolCall, ToolDef, ToolOutcome};
 
@@ -40,10 +40,6 @@ pub struct Plugin {
     /// Whose pool it is that tenants share.
     everyone: TenantId,
     most_cpu_ns: AtomicU64,
-    /// How many calls are entered on fibers from now on, whatever they could be.
-    on_fibers: AtomicU32,
-    /// About how many windows and prompts it is asked in full from now on, whatever it has to say at a glance.
-    in_full: AtomicU32,
 }
 
 /// Where the windows of one text are judged, from the first one on. Begins empty.
@@ -69,21 +65,8 @@ impl Plugin {
         blueprint.clock.look_in_time_for(blueprint.least_cpu());
         let makings = Arc::default();
         let everyone = TenantId::new("*");
-        let (most_cpu_ns, on_fibers) = (AtomicU64::new(0), AtomicU32::new(0));
-        let in_full = AtomicU32::new(0);
-        Self {
-            core,
-            blueprint,
-            descriptor,
-            stages,
-            capabilities,
-            pools,
-            makings,
-            everyone,
-            most_cpu_ns,
-            on_fibers,
-            in_full,
-        }
+        let most_cpu_ns = AtomicU64::new(0);
+        Self { core, blueprint, descriptor, stages, capabilities, pools, makings, everyone, most_cpu_ns }
     }
 
     /// Its name in the config.

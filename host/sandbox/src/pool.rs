@@ -13,6 +13,7 @@ pub(crate) use making::Makings;
 
 use crate::blueprint::Blueprint;
 use crate::capability::Namespace;
+use crate::detour::Detour;
 use crate::instance::Instance;
 use crate::lane::{Count, lane};
 use crate::registry::{Registry, Work};
@@ -35,6 +36,10 @@ pub(crate) struct Pool {
     share: Owner,
     makings: Weak<Makings>,
     places: Mutex<Places>,
+    /// Calls that are entered on fibers, whatever they could be.
+    pub(crate) on_fibers: Detour,
+    /// Windows and prompts about which the guard is asked in full, whatever it has to say at a glance.
+    pub(crate) in_full: Detour,
 }
 
 struct Places {
@@ -76,7 +81,7 @@ pub(crate) struct Lease<'p> {
     place: Place<'p>,
 }
 
-impl Lease<'_> {
+impl<'p> Lease<'p> {
     /// Ends a call that went well, at `now`: the instance may serve the next one.
     pub(crate) fn keep(self, now: Instant) {
         let Self { instance, place, .. } = self;
@@ -105,7 +110,7 @@ impl Lease<'_> {
         Ok(Self { made_in: made_in + lease.made_in, ..lease })
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &'p Pool {
         self.place.0
     }
 
@@ -158,7 +163,8 @@ impl Pool {
         let places = Places { idle: Vec::new(), free, waiters: Waiters::default(), answered: None, under_way: None };
         let share = share_of(namespace.share.clone());
         let (makings, places) = (Arc::downgrade(makings), Mutex::new(places));
-        Arc::new(Self { blueprint, namespace, share, makings, places })
+        let (on_fibers, in_full) = Default::default();
+        Arc::new(Self { blueprint, namespace, share, makings, places, on_fibers, in_full })
     }
 
     /// Whether it has the instances of this plugin that serve `owner`.

@@ -4,7 +4,7 @@ mod prompts;
 
 use crate::support::{by, ctx, shared, spec, window};
 use std::sync::Arc;
-use tidegate_sandbox::stage::{CallContext, Inspection, Limits, WindowAction};
+use tidegate_sandbox::stage::{CallContext, CallError, Inspection, Limits, WindowAction};
 use tidegate_sandbox::{Plugin, PluginSpec, Snapshot, StreamPool};
 use tidegate_types::Retention;
 
@@ -80,9 +80,11 @@ async fn a_glance_that_fails_has_no_answer_and_the_guard_is_asked_in_full_for_a_
     for (text, settled) in [("far", 0), ("back", 2), ("panic", 0), ("loop", 0), ("log", 0)] {
         let plugin = shared().load(single()).unwrap();
         assert!(asked(&plugin, "word").await);
+        plugin.inspect_window(&by("another"), &[], window("word", 0)).await.unwrap();
         assert_eq!(through(&plugin, "word"), Some(4));
         assert_eq!(glance_of(&plugin, &ctx(), text, settled), None, "{text}");
         assert!(asked(&plugin, text).await, "{text}");
+        assert!(glance_of(&plugin, &by("another"), "word", 0).is_some(), "{text}: it is not that tenant's");
         for _ in 0..1_000 {
             assert_eq!(through(&plugin, "word"), None, "{text}");
         }
@@ -101,5 +103,18 @@ async fn authors_are_told_why_a_glance_fails() {
     for text in ["loop", "unsure"] {
         assert_eq!(plugin.glance(&ctx(), &window(text, 0)).await, Ok(None), "{text}");
     }
+    assert_eq!(plugin.glance(&ctx(), &window("word", 0)).await, Ok(Some(Inspection::pass(4))));
+}
+
+/// As a server does, which asks in full then: what there is no memory for is not the guard's doing.
+#[tokio::test]
+async fn authors_are_not_told_of_a_glance_for_which_there_is_no_memory() {
+    let spec = direct();
+    let limits = Limits { memory_bytes: 2 << 20, ..spec.limits.clone() };
+    let plugin = shared().load(PluginSpec { limits, ..spec }).unwrap();
+    let large = "word".repeat(1 << 20);
+    assert_eq!(plugin.glance(&ctx(), &window(&large, 0)).await, Ok(None));
+    let asked = plugin.inspect_window(&ctx(), &[], window(&large, 0)).await;
+    assert!(matches!(asked, Err(CallError::Memory { .. })), "{asked:?}");
     assert_eq!(plugin.glance(&ctx(), &window("word", 0)).await, Ok(Some(Inspection::pass(4))));
 }

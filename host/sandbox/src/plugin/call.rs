@@ -5,7 +5,7 @@
 //! A small guest that begins configured, and so asks the host for nothing that it would wait for, is entered on the caller's
 //! own stack, and not on a fiber's, which is cold, as is the way there and back. There it cannot give the thread to others: what
 //! takes longer than a tick of the clock, or is about to do what cannot be undone, ends there and is entered again, in another
-//! instance and on a fiber. So are the next calls of a plugin of which that was seen (`docs/decisions/0032`).
+//! instance and on a fiber. So are the next calls of the owner's of whom that was seen (`docs/decisions/0032`).
 
 use super::Plugin;
 use crate::bindings::tidegate::plugin::types as wit;
@@ -20,15 +20,12 @@ use crate::stages::{Answer, StageCall};
 use crate::within::{Within, within};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_types::{Retention, TenantId};
 
 /// Of its time a call that waited for an instance for more than this part, one in so many, had too little. It says nothing of the
 /// plugin where others were answered meanwhile.
 const QUEUED: u32 = 10;
-/// Calls of a plugin that are entered on a fiber after one that had to be.
-pub(super) const ON_FIBERS: u32 = 1_000;
 /// Of what a guest has used that is entered again so much is not counted: it is for nothing, and not the guest's choice. What is more
 /// counts, or it would end that much later than its limit is.
 const NOT_COUNTED: Duration = Duration::from_millis(8);
@@ -123,9 +120,10 @@ impl Plugin {
         let left = if lease.is_late { until.saturating_duration_since(entered) } else { limit };
         let cpu = self.blueprint.call_cpu(C::STAGE);
         lease.instance.restart(cpu, entered);
+        let pool = lease.pool();
         let meter = &mut lease.instance.store.data_mut().meter;
         match again {
-            None if self.is_direct::<C>() => meter.enter_directly(),
+            None if self.is_direct::<C>(pool) => meter.enter_directly(),
             None => {}
             Some(Again { used, .. }) => meter.go_on_from(used),
         }
@@ -157,7 +155,7 @@ impl Plugin {
                 Err(said(failure::of_plugin(self.name(), error)).into())
             }
             Err(error) if error.is::<EnterAgain>() => {
-                self.on_fibers.store(ON_FIBERS, Ordering::Relaxed);
+                lease.pool().on_fibers.begin();
                 let used = lease.instance.store.data_mut().meter.end_directly().saturating_sub(NOT_COUNTED);
                 Err(NoAnswer::Again(lease, Again { used, was_queued }))
             }
@@ -166,8 +164,8 @@ impl Plugin {
     }
 
     /// Whether the first attempt at a call is made on this stack.
-    fn is_direct<C: StageCall>(&self) -> bool {
-        C::DIRECT.is_some() && self.blueprint.direct && !counts_down(&self.on_fibers) && has_room()
+    fn is_direct<C: StageCall>(&self, pool: &Pool) -> bool {
+        C::DIRECT.is_some() && self.blueprint.direct && !pool.on_fibers.is_taken() && has_room()
     }
 
     /// Runs the guest until it answers, fails or is out of time, of which it has `left`.
@@ -240,15 +238,6 @@ impl Plugin {
         }
         last.as_ref().map_or("", |known| &known.pseudonym)
     }
-}
-
-/// Whether some are left of those that go another way for now; counts one. Of some at once one may not be counted.
-pub(super) fn counts_down(left: &AtomicU32) -> bool {
-    let now = left.load(Ordering::Relaxed);
-    if now > 0 {
-        left.store(now - 1, Ordering::Relaxed);
-    }
-    now > 0
 }
 
 /// Whether as much is left of this stack as a fiber has.

@@ -2,7 +2,7 @@
 //! and hardly more, so it costs less than a call (`docs/decisions/0033`, 0035). Invariant: whatever becomes of a glance but an answer, the guard
 //! is asked as ever.
 
-use super::call::{counts_down, has_room};
+use super::call::has_room;
 use super::{Plugin, StreamPool};
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::capability::for_line;
@@ -10,18 +10,14 @@ use crate::convert;
 use crate::failure;
 use crate::instance::Guests;
 use crate::meter::EnterAgain;
-use crate::pool::Lease;
+use crate::pool::{Lease, Pool};
 use crate::stage::{CallContext, CallError, Inspection, StageKind, Window};
 use crate::stages::InspectWindow;
 use crate::state::HostState;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Instant;
 use tidegate_types::{Message, Part, Retention};
 use wasmtime::Store;
-
-/// Windows and prompts about which a guard is asked in full behind a glance that failed or took long, so that a text that makes it do so has it
-/// done once in so many.
-const IN_FULL: u32 = 1_000;
 
 /// Messages of a prompt that is asked about at a glance: each costs the guest a place of its memory, however short it is.
 const MAX_MESSAGES: usize = 64;
@@ -109,22 +105,15 @@ impl Plugin {
         if !self.may_glance(ctx, StageKind::StreamGuard) {
             return None;
         }
-        let lease = self.pool_in(pool, ctx).lease_idle()?;
-        self.answer_of(lease, ctx, window)
+        self.answer_of(self.pool_in(pool, ctx), ctx, window)
     }
 
     /// Whether it says at a glance that it allows a prompt of these messages and finds nothing in them; else it has to be asked
     /// ([`Self::inspect_prompt`]).
     pub fn allows_at_a_glance(&self, ctx: &CallContext, messages: &[Message]) -> bool {
-        if !self.is_asked_for_glances(StageKind::PromptGuard) {
-            return false;
-        }
-        let Some(said) = Said::of(messages).filter(|_| self.may_glance(ctx, StageKind::PromptGuard)) else {
-            return false;
-        };
-        let pool = self.pool(ctx);
-        let Some(lease) = pool.lease_idle() else { return false };
-        self.answer_of(lease, ctx, &said).is_some()
+        let may_glance = self.may_glance(ctx, StageKind::PromptGuard);
+        let Some(said) = may_glance.then(|| Said::of(messages)).flatten() else { return false };
+        self.answer_of(&self.pool(ctx), ctx, &said).is_some()
     }
 
     /// As [`Self::glance_in`] for the tools of authors: of an instance that is made where none is idle, and whatever became of those
@@ -155,29 +144,33 @@ impl Plugin {
         match self.glance_of(lease, Instant::now(), glance) {
             Ok(said) => Ok(said),
             Err(Failure::TakesLong) => Ok(None),
+            Err(Failure::Failed(why)) if is_of_others(&why) => Ok(None),
             Err(Failure::Failed(why)) => Err(why),
         }
     }
 
-    /// Whether one is asked for now; counts one that is not, for what became of others.
+    /// Whether one is asked for of this request.
     fn may_glance(&self, ctx: &CallContext, kind: StageKind) -> bool {
-        let may_keep = ctx.retention == Retention::Kept;
-        self.is_asked_for_glances(kind) && may_keep && !counts_down(&self.in_full) && has_room()
+        self.is_asked_for_glances(kind) && ctx.retention == Retention::Kept && has_room()
     }
 
-    /// The answer of an instance, where it has one.
-    fn answer_of<G: Glance>(&self, lease: Lease<'_>, ctx: &CallContext, glance: &G) -> Option<G::Out> {
+    /// The answer of an instance that is idle, where it has one.
+    fn answer_of<G: Glance>(&self, pool: &Arc<Pool>, ctx: &CallContext, glance: &G) -> Option<G::Out> {
+        if pool.in_full.is_taken() {
+            return None;
+        }
+        let lease = pool.lease_idle()?;
         match self.glance_of(lease, ctx.began.unwrap_or_else(Instant::now), glance) {
             Ok(said) => return said,
-            Err(Failure::TakesLong) => {}
-            // As of calls: who asks about what, and what others use, is not its doing.
-            Err(Failure::Failed(CallError::Memory { .. } | CallError::Full { .. })) => return None,
+            // Nor does the call in full hold the thread as long once more.
+            Err(Failure::TakesLong) => pool.on_fibers.begin(),
+            Err(Failure::Failed(why)) if is_of_others(&why) => return None,
             Err(Failure::Failed(why)) => {
                 let why = why.to_string();
                 tracing::warn!(request = %ctx.request_id, "at a glance {}; it is asked in full", for_line(&why));
             }
         }
-        self.in_full.store(IN_FULL, Ordering::Relaxed);
+        pool.in_full.begin();
         None
     }
 
@@ -207,7 +200,14 @@ impl Plugin {
                 });
             }
         };
+        // Without an answer the call in full follows, which counts.
+        lease.instance.calls += u32::from(said.is_some());
         lease.keep(began);
         Ok(said)
     }
+}
+
+/// As of calls: who asks about what, and what others use, is not the guard's doing.
+fn is_of_others(why: &CallError) -> bool {
+    matches!(why, CallError::Memory { .. } | CallError::Full { .. })
 }

@@ -41,6 +41,11 @@ fn was_direct(plugin: &Plugin, tenant: &str) -> bool {
     idle.expect("the instance is kept")
 }
 
+/// How many calls of a tenant are entered on fibers from now on.
+fn on_fibers(plugin: &Plugin, tenant: &str) -> u32 {
+    plugin.pool(&by(tenant)).on_fibers.left()
+}
+
 pub(crate) fn registry(plugin: &Plugin) -> &Registry {
     &plugin.core.registry
 }
@@ -120,16 +125,42 @@ fn what_reading_a_snapshot_takes_is_no_plugins_peak() {
 async fn a_guest_that_takes_long_or_acts_is_entered_again_on_a_fiber_as_the_next_ones_are() {
     for (guest, text) in [("dawdles", "100"), ("floods", "1")] {
         let plugin = load_into(2, PluginSpec { shared: true, ..direct(guest) }).unwrap();
-        let left = || plugin.on_fibers.load(Ordering::Relaxed);
+        let left = || on_fibers(&plugin, "a");
         ask(&plugin, "a", "0").await.unwrap();
         assert_eq!((was_direct(&plugin, "a"), left()), (true, 0), "{guest}");
         ask(&plugin, "a", text).await.unwrap();
-        assert_eq!((was_direct(&plugin, "a"), left()), (false, call::ON_FIBERS), "{guest}");
-        plugin.on_fibers.store(1, Ordering::Relaxed);
+        assert_eq!((was_direct(&plugin, "a"), left()), (false, 1_000), "{guest}");
+        plugin.pool(&by("a")).on_fibers.end_after(1);
         for direct in [false, true] {
             ask(&plugin, "a", "0").await.unwrap();
             assert_eq!((was_direct(&plugin, "a"), left()), (direct, 0), "{guest}");
         }
+    }
+}
+
+/// As the call that follows, which else would hold the thread as long once more; another tenant's texts had no part in that.
+#[tokio::test]
+async fn of_a_tenant_whose_glance_takes_long_calls_are_entered_on_fibers() {
+    for (text, left) in [("loop", 1_000), ("panic", 0)] {
+        let plugin = load_into(2, direct("glances")).unwrap();
+        for tenant in ["a", "b"] {
+            ask(&plugin, tenant, "word").await.unwrap();
+        }
+        assert!(!plugin.allows_at_a_glance(&by("a"), &[Message::text("m0", Role::User, text)]));
+        let (a, b) = (plugin.pool(&by("a")), plugin.pool(&by("b")));
+        let detours = |pool: &Pool| (pool.on_fibers.left(), pool.in_full.left());
+        assert_eq!((detours(&a), detours(&b)), ((left, 1_000), (0, 0)), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_glance_that_has_an_answer_wears_its_instance_as_a_call_does() {
+    let plugin = load_into(1, direct("glances")).unwrap();
+    let calls = || plugin.pool(&by("a")).last_idle(|instance| instance.calls).unwrap();
+    ask(&plugin, "a", "word").await.unwrap();
+    for (text, expected) in [("word", 2), ("unsure", 2), ("word", 3)] {
+        plugin.allows_at_a_glance(&by("a"), &[Message::text("m0", Role::User, text)]);
+        assert_eq!(calls(), expected, "{text}");
     }
 }
 
@@ -142,7 +173,7 @@ async fn who_had_an_instance_too_late_is_told_that_all_were_busy_where_it_is_ent
         let plugin = plugin.clone();
         tokio::spawn(async move { ask(&plugin, "a", "loop").await })
     };
-    while plugin.on_fibers.load(Ordering::Relaxed) == 0 {
+    while on_fibers(&plugin, "a") == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let hurried = CallContext { deadline: Duration::from_millis(600), ..by("a") };
@@ -150,13 +181,13 @@ async fn who_had_an_instance_too_late_is_told_that_all_were_busy_where_it_is_ent
     let late = plugin.inspect_prompt(&hurried, Prompt { messages: &messages, tools: &[], params: &[] });
     let end = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        plugin.on_fibers.store(0, Ordering::Relaxed);
+        plugin.pool(&by("a")).on_fibers.end_after(0);
         spinning.abort();
     };
     let (answered, late, ()) = tokio::join!(ask(&plugin, "a", "go on"), late, end);
     answered.unwrap();
     assert_eq!(late.unwrap_err(), CallError::Busy { plugin: "loops".into(), instances: 1 });
-    assert_ne!(plugin.on_fibers.load(Ordering::Relaxed), 0, "it was entered again");
+    assert_ne!(on_fibers(&plugin, "a"), 0, "it was entered again");
 }
 
 /// Else it would be done twice.

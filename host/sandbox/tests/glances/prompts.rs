@@ -79,9 +79,11 @@ async fn a_glance_at_a_prompt_that_fails_has_no_answer_and_the_guard_is_asked_in
         let limits = Limits { instances: 1, ..spec.limits.clone() };
         let plugin = shared().load(PluginSpec { limits, ..spec }).unwrap();
         assert!(asked(&plugin, "word").await);
+        inspect(&plugin, &by("another"), "word").await.unwrap();
         assert!(allows(&plugin, &[user("word")]));
         assert!(!allows(&plugin, &[user(text)]), "{text}");
         assert!(asked(&plugin, text).await, "{text}");
+        assert!(plugin.allows_at_a_glance(&by("another"), &[user("word")]), "{text}: it is not that tenant's");
         for _ in 0..1_000 {
             assert!(!allows(&plugin, &[user("word")]), "{text}");
         }
