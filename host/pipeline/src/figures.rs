@@ -17,7 +17,7 @@ struct StageHandles {
     calls: [OnceLock<Histogram>; StageKind::ALL.len()],
     holdback: OnceLock<Histogram>,
     prefiltered: OnceLock<Counter>,
-    glanced: OnceLock<Counter>,
+    glanced: [OnceLock<Counter>; StageKind::ALL.len()],
     tools: OnceLock<Arc<KnownTools>>,
 }
 
@@ -52,9 +52,11 @@ impl StageFigures {
         self.0.prefiltered.get_or_init(counted)
     }
 
-    /// Windows and prompts that it let go at a glance.
-    pub(crate) fn glanced(&self, plugin: &Arc<str>) -> &Counter {
-        self.0.glanced.get_or_init(|| counter!("tidegate_plugin_glanced_total", "plugin" => Arc::clone(plugin)))
+    /// Windows, or prompts, that it let go at a glance.
+    pub(crate) fn glanced(&self, plugin: &Arc<str>, kind: StageKind) -> &Counter {
+        self.0.glanced[kind as usize].get_or_init(
+            || counter!("tidegate_plugin_glanced_total", "plugin" => Arc::clone(plugin), "stage" => kind.as_str()),
+        )
     }
 
     /// Counts a call of one of its tools.

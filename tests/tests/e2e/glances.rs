@@ -67,16 +67,20 @@ async fn a_prompt_that_is_allowed_at_a_glance_goes_on_and_the_guard_is_asked_abo
     let from =
         |role: &str| json!({"messages": [{"role": "user", "content": "Hello!"}, {"role": role, "content": "word"}]});
     let long = |bytes: usize| ask(&"word ".repeat(bytes / 5));
-    let mut with_tool = ask("word");
-    with_tool["tools"] =
-        json!([{"type": "function", "function": {"name": "unsure", "parameters": {"type": "object"}}}]);
+    let with_tool = |description: &str| {
+        let function = json!({"name": "unsure", "description": description, "parameters": {"type": "object"}});
+        let mut asked = ask("word");
+        asked["tools"] = json!([{"type": "function", "function": function}]);
+        asked
+    };
     let prompts = [
         // There is no instance yet.
         (ask("word"), "asked"),
         (ask("word"), "said"),
         (of(json!([text("word")])), "said"),
         (of(json!([text("word"), text("word")])), "asked"),
-        (with_tool, "said"),
+        (with_tool("unsure"), "said"),
+        (with_tool(&"x".repeat(20 << 10)), "asked"),
         (from("system"), "said"),
         (from("assistant"), "asked"),
         (ask("unsure"), "asked"),
@@ -93,5 +97,6 @@ async fn a_prompt_that_is_allowed_at_a_glance_goes_on_and_the_guard_is_asked_abo
     let of_guard = "{plugin=\"glanced-at-prompts\"";
     let calls = format!("tidegate_plugin_call_seconds_count{of_guard},stage=\"prompt-guard\"");
     counted(&gateway, &calls, prompts.len() as u64).await;
-    counted(&gateway, &format!("tidegate_plugin_glanced_total{of_guard}"), 5).await;
+    let glanced = format!("tidegate_plugin_glanced_total{of_guard},stage=\"prompt-guard\"");
+    counted(&gateway, &glanced, 5).await;
 }

@@ -67,14 +67,14 @@ pub(super) async fn inspect_outside(stage: &Stage, cx: &RequestContext, message:
     }
 }
 
-/// What a guard says of messages at a glance, while it does not fail: that there is nothing to say. Of long ones it is asked in full, so that no
-/// caller's prompt takes the glances from others.
+/// What a guard says of messages at a glance, while it does not fail: that there is nothing to say. Of long ones it is asked in full: a glance
+/// that takes long would take the next ones from the tenant.
 fn glanced(stage: &Stage, plugin: &Plugin, size: Size, call: &CallContext, messages: &[Message]) -> Option<Verdict> {
     if size.is_large() || stage.breaker.has_failures(&call.caller.tenant) || !plugin.allows_at_a_glance(call, messages)
     {
         return None;
     }
-    stage.figures.glanced(&stage.name).increment(1);
+    stage.figures.glanced(&stage.name, StageKind::PromptGuard).increment(1);
     Some(Verdict { action: Action::Allow, findings: Vec::new(), notes: Vec::new() })
 }
 
@@ -123,10 +123,12 @@ mod tests {
                 Message { parts: ["Hello", "file.md"].map(|text| Part::Text(text.into())).into(), ..user("") };
             assert!(allowed(&user("Hello")) && allowed(&user("Hello")) && allowed(&passage));
             assert!(!allowed(&user("Ask jo@example.com today")));
+            assert!(allowed(&user(&"a".repeat((16 << 10) + 1))), "which is too long for a glance");
         });
         let figures = figures.render();
-        let calls = "tidegate_plugin_call_seconds_count{plugin=\"pii-guard\",stage=\"prompt-guard\"} 4";
+        let calls = "tidegate_plugin_call_seconds_count{plugin=\"pii-guard\",stage=\"prompt-guard\"} 5";
         assert!(figures.contains(calls), "{figures}");
-        assert!(figures.contains("tidegate_plugin_glanced_total{plugin=\"pii-guard\"} 1"), "{figures}");
+        let glanced = "tidegate_plugin_glanced_total{plugin=\"pii-guard\",stage=\"prompt-guard\"} 1";
+        assert!(figures.contains(glanced), "{figures}");
     }
 }

@@ -35,7 +35,7 @@ impl Asking<'_> {
         let took = started.elapsed();
         *slow |= took > SLOW_GUARD;
         stage.figures.calls(&stage.name, StageKind::StreamGuard).record(took.as_secs_f64());
-        stage.figures.glanced(&stage.name).increment(1);
+        stage.figures.glanced(&stage.name, StageKind::StreamGuard).increment(1);
         watched.get_or_insert_with(|| Watched::begin(stage)).tell(|told| told.glance(took));
         cx.inspected(stage, Some(&passed));
         Some(passed)
