@@ -1,15 +1,15 @@
 //! One case: a call of one function, and its outcome as JSON. Read next: `cases/expected.rs`, which compares that with what the
-//! case expects. What a guard says of a prompt at a glance is compared in `cases/glance.rs`, of a stream in `stream.rs`.
+//! case expects. What a guard says of a prompt at a glance is held to that in `cases/glance.rs`, of a stream in `stream.rs`.
 
 mod expected;
 mod glance;
 
 pub(super) use expected::{differences, left_out, not_offered};
+pub(super) use glance::hold_glance;
 
 use super::fixture::{self, Ask, Route, Told, Tool};
 use super::stream::{self, Reading};
 use super::workbench::{World, context};
-use anyhow::Context;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tidegate_pipeline::apply_edits;
@@ -26,14 +26,7 @@ pub(super) async fn outcome(world: &World, ask: &Ask, holdback_bytes: usize) -> 
         let Reading { outcome, chunkings } = stream::read(world, text, holdback_bytes).await?;
         return Ok((outcome, chunkings));
     }
-    let said = said(world, ask).await;
-    if let Ask::Prompt(prompt) = ask {
-        let is_allowed = world.plugin.glance_prompt(&context(is_streamed(ask)), &prompt.messages).await;
-        if is_allowed.context("at a glance")? {
-            glance::check(&said)?;
-        }
-    }
-    let said = said.and_then(|said| said.outcome(&world.plugin));
+    let said = said(world, ask).await.and_then(|said| said.outcome(&world.plugin));
     Ok((said.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))
 }
 

@@ -184,6 +184,7 @@ impl Trial<'_> {
         if !matches!(case.ask, Ask::Stream(_)) {
             outcome["counted"] = json!(self.counted.take());
         }
+        self.runtime.block_on(cases::hold_glance(world, &case.ask, &outcome))?;
         Ok((outcome, chunkings))
     }
 }

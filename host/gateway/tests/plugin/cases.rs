@@ -376,10 +376,27 @@ fn a_glance_at_a_prompt_is_compared_with_what_the_guard_says_when_it_is_asked() 
         ("word", "at a glance it allows the prompt and finds nothing; asked about it, it answers in the model's place"),
         ("panic", "at a glance: plugin `glances` trapped"),
         ("log", "broke the contract: it logs or counts"),
+        ("count", r#"asked about it, it counts {"seen":1}"#),
     ] {
         let (good, said) = run_cases(&guest("glances"), &case(text));
         assert!(!good && said.contains(why), "{said}");
     }
     let (good, said) = run_cases(&guest("glances"), &case("unsure"));
     assert!(good, "{said}");
+}
+
+/// Of more than 1 MiB, which some bytes of no meaning make of it.
+#[test]
+fn an_author_is_told_of_a_guard_that_no_server_asks_for_a_glance() {
+    let (folder, mut component) = (tempfile::tempdir().unwrap(), std::fs::read(guest("glances")).unwrap());
+    // A custom section: its id, 1 + 2^20 bytes, of them one that says that it has no name.
+    component.extend([0, 0x81, 0x80, 0x40, 0]);
+    component.extend(vec![0; 1 << 20]);
+    let large = folder.path().join("glances.wasm");
+    std::fs::write(&large, component).unwrap();
+    for (component, is_told) in [(large.display().to_string(), true), (guest("glances"), false)] {
+        let case = "[[case]]\nname = \"a\"\nask.prompt = \"unsure\"\nexpect.text = \"asked\"\n";
+        let (good, said) = run_cases(&component, case);
+        assert!(good && said.contains("no server asks it for a glance") == is_told, "{said}");
+    }
 }

@@ -1,7 +1,7 @@
 //! A guard that lets all go at a glance, and puts `asked` in the place of what it is asked about in a stream, and answers so to a prompt.
 //! Words of the text have its glance do otherwise: `unsure` has no answer, `panic` and `loop` end in none, `log` logs, `far` and `back` are
 //! out of the window, `half` is all but the last byte, which may be within a character. So has a role of a prompt: an assistant's
-//! is unsure.
+//! is unsure. A prompt that says `count` it counts and allows where it is asked, which its glance keeps to itself.
 
 wit_bindgen::generate!({
     path: "../../../wit",
@@ -19,11 +19,19 @@ wit_bindgen::generate!({
 use exports::tidegate::plugin::stream_guard::{Inspection, Redaction, Window, WindowAction};
 use exports::tidegate::plugin::{prompt_glance, prompt_guard, stream_glance, stream_guard};
 use tidegate::plugin::log::{Level, write};
+use tidegate::plugin::metrics::count;
 use tidegate::plugin::types::{Action, Context, Error, Part, Role, Span, Verdict};
 
 struct Component;
 
-kit::meta!(Component, "glances");
+impl exports::tidegate::plugin::meta::Guest for Component {
+    fn describe() -> String {
+        kit::descriptor_with("glances", true, r#","metrics":[{"name":"seen","summary":"prompts that say so"}]"#)
+    }
+    fn configure(_: String) -> Result<(), Error> {
+        Ok(())
+    }
+}
 
 impl stream_glance::Guest for Component {
     fn glance(text: String, settled: u32) -> Option<u32> {
@@ -58,8 +66,12 @@ fn misbehave(text: &str) {
 }
 
 impl prompt_guard::Guest for Component {
-    fn inspect_prompt(_: Context, _: prompt_guard::Prompt) -> Result<Verdict, Error> {
-        let action = Action::Respond(vec![Part::Text("asked".into())]);
+    fn inspect_prompt(_: Context, prompt: prompt_guard::Prompt) -> Result<Verdict, Error> {
+        let mut action = Action::Respond(vec![Part::Text("asked".into())]);
+        if matches!(&prompt.messages[..], [one] if matches!(&one.parts[..], [Part::Text(text)] if text == "count")) {
+            count("seen", 1);
+            action = Action::Allow;
+        }
         Ok(Verdict { action, findings: Vec::new(), attrs: Vec::new() })
     }
 }
