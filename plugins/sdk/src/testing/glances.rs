@@ -1,7 +1,7 @@
 //! What a guard says at a glance, beside what it says when it is asked.
 
 use crate::stages::{Channel, Prompt, PromptGlance, StreamGlance, Verdict, Window, WindowAction, inspect_with_carry};
-use crate::types::{Context, Message, Role};
+use crate::types::{Context, Message, Role, ToolDef, ToolHints};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ pub fn assert_glances_tell<G: StreamGlance>(guard: &G, text: &str) -> usize {
 }
 
 /// Compares glances at prompts with what the guard says of the same prompts: of each piece of the text, of up to 96 characters, alone from each
-/// role, and of the text in two messages, of a user and a tool, divided within 96 bytes of either end. Returns of how many prompts there was an answer: a test
-/// sees that there are some.
+/// role, and of the text in two messages, of a user and a tool, divided within 96 bytes of either end. The guard is asked about them alone, and with all that
+/// a glance is not told: names, attributes, a tool, a parameter, another caller. Returns of how many prompts there was an answer: a test sees that there are some.
 ///
 /// # Panics
 /// When a glance allows what the guard does not allow without a word.
@@ -52,10 +52,11 @@ pub fn assert_prompt_glances_tell<G: PromptGlance>(guard: &G, text: &str) -> usi
             continue;
         }
         num_answers += 1;
-        let prompt = Prompt { messages: messages.iter().map(message).collect(), ..Prompt::default() };
-        let said = guard.inspect_prompt(&Context::default(), &prompt);
-        if said.as_ref().ok() != Some(&Verdict::allow()) {
-            panic!("at a glance all of {messages:?} is allowed; asked about it the guard says {said:?}");
+        for (ctx, prompt) in [alone(&messages), with_all_else(&messages)] {
+            let said = guard.inspect_prompt(&ctx, &prompt);
+            if said.as_ref().ok() != Some(&Verdict::allow()) {
+                panic!("at a glance all of {messages:?} is allowed; asked about {prompt:?} the guard says {said:?}");
+            }
         }
     }
     num_answers
@@ -76,8 +77,31 @@ fn prompts(text: &str) -> impl Iterator<Item = Vec<(Role, String)>> {
     alone.chain(divided)
 }
 
-fn message((role, text): &(Role, String)) -> Message {
-    Message::text("m0", role.clone(), text)
+fn alone(messages: &[(Role, String)]) -> (Context, Prompt) {
+    let message = |(idx, (role, text)): (usize, &(Role, String))| Message::text(&format!("m{idx}"), role.clone(), text);
+    let messages = messages.iter().enumerate().map(message).collect();
+    (Context::default(), Prompt { messages, ..Prompt::default() })
+}
+
+/// The same prompt with what else one may have, of which a glance is told nothing.
+fn with_all_else(messages: &[(Role, String)]) -> (Context, Prompt) {
+    let (_, mut prompt) = alone(messages);
+    for message in &mut prompt.messages {
+        message.id = format!("put/{}", message.id);
+        message.name = Some("Jo".into());
+        message.attrs = vec![("source".into(), r#""retrieval""#.into())];
+    }
+    prompt.tools = vec![ToolDef {
+        name: "send".into(),
+        description: "Sends a letter".into(),
+        input_schema: r#"{"type":"object"}"#.into(),
+        hints: ToolHints::default(),
+        attrs: Vec::new(),
+    }];
+    prompt.params = vec![("temperature".into(), "2".into())];
+    let attrs = vec![("key".into(), r#""jo""#.into())];
+    let ctx = Context { request_id: "r1".into(), caller: "jo".into(), deadline_ms: 1, streaming: true, attrs };
+    (ctx, prompt)
 }
 
 fn window(text: &str, settled: usize) -> Window {
@@ -179,6 +203,52 @@ mod tests {
         assert_eq!(told(|text, _| (!text.contains(['#', '@'])).then_some(0)), Ok(5 * 5));
         let by_role = |text: &str, is_user| (!text.contains(if is_user == 1 { '#' } else { '@' })).then_some(0);
         assert_eq!(told(by_role), Ok(9 + 4 * 11));
+    }
+
+    /// Allows all at a glance, and what its test says when it is asked.
+    struct Allows(fn(&Context, &Prompt) -> bool);
+
+    impl Plugin for Allows {
+        type Config = ();
+        fn describe() -> Descriptor {
+            Descriptor::new("allows", "0.1.0", "Allows what its test says")
+        }
+        fn configure((): ()) -> Result<Self, Error> {
+            Ok(Self(|_, _| true))
+        }
+    }
+
+    impl PromptGuard for Allows {
+        fn inspect_prompt(&self, ctx: &Context, prompt: &Prompt) -> Result<Verdict, Error> {
+            if (self.0)(ctx, prompt) { Ok(Verdict::allow()) } else { Err(Error::Other("no".into())) }
+        }
+    }
+
+    impl PromptGlance for Allows {
+        fn glance_prompt(&self, _: &[(Role, String)]) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_glance_that_goes_by_what_it_is_not_told_is_found() {
+        let is_found = |allows| {
+            let told = || assert_prompt_glances_tell(&Allows(allows), "ab");
+            catch_unwind(AssertUnwindSafe(told)).is_err()
+        };
+        assert!(!is_found(|_, _| true));
+        for allows in [
+            (|ctx, _| ctx.caller.is_empty()) as fn(&Context, &Prompt) -> bool,
+            |ctx, _| !ctx.streaming,
+            |_, prompt| prompt.tools.is_empty(),
+            |_, prompt| prompt.params.is_empty(),
+            |_, prompt| prompt.messages.iter().all(|message| message.name.is_none()),
+            |_, prompt| prompt.messages.iter().all(|message| message.attrs.is_empty()),
+            |_, prompt| prompt.messages.iter().all(|message| !message.id.contains('/')),
+            |_, prompt| !prompt.tools.is_empty(),
+        ] {
+            assert!(is_found(allows));
+        }
     }
 
     #[test]
