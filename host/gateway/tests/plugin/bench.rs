@@ -81,3 +81,23 @@ fn bench_uses_up_neither_scripted_answers_nor_a_quota() {
     let (good, said) = bench("keeper", fill);
     assert!(good && said.contains("ns  fills"), "{said}");
 }
+
+#[test]
+fn bench_measures_what_a_first_look_costs_and_says_where_it_has_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let case = |name: &str, ask: &str| format!("[[case]]\nname = \"{name}\"\n{ask}\nexpect.text = \"asked\"\n");
+    let cases = [
+        case("plain", "ask.prompt = \"word\""),
+        case("in doubt", "ask.prompt = \"unsure\""),
+        case("spoken", "ask.stream = \"word\""),
+        case("wrong", "ask.stream = \"far\""),
+        case("of a call", "ask.stream = { text = \"{}\", channel = \"tool-arguments\" }"),
+    ];
+    std::fs::write(folder.path().join("tests.toml"), cases.concat()).unwrap();
+    let (good, said) = plugin(folder.path(), &["bench", &guest("glances")]);
+    let is_glance = |ends: &str| said.lines().any(|line| line.starts_with("glance ") && line.ends_with(ends));
+    assert!(good && is_glance(" ns  plain") && is_glance(" ns  spoken"), "{said}");
+    assert!(is_glance(" ns  in doubt: no answer, so that the call comes behind it"), "{said}");
+    assert!(said.contains("left out                wrong, at a glance: "), "{said}");
+    assert!(said.matches("\ncall ").count() == 5 && said.matches("\nglance ").count() == 3, "{said}");
+}
