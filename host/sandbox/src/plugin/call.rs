@@ -5,7 +5,7 @@
 //! A small guest that begins configured, and so asks the host for nothing that it would wait for, is entered on the caller's
 //! own stack, and not on a fiber's, which is cold, as is the way there and back. There it cannot give the thread to others: what
 //! takes longer than a tick of the clock, or is about to do what cannot be undone, ends there and is entered again, in another
-//! instance and on a fiber. So are the next calls of the owner's of whom that was seen (`docs/decisions/0032`).
+//! instance and on a fiber. So are the next calls of the same owner (`docs/decisions/0032`).
 
 use super::Plugin;
 use crate::bindings::tidegate::plugin::types as wit;
