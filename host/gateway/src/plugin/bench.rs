@@ -66,7 +66,8 @@ fn unmeasured(case: &Case) -> Option<&'static str> {
     case.config.is_some().then_some("it has a config of its own")
 }
 
-/// Writes what a first look at a case costs, where a server asks for one: without an answer the call comes behind it.
+/// Writes what a first look at a case costs, of a guard that servers ask for them, however long the case is: without an answer the call comes
+/// behind it.
 fn glanced(plugin: &Plugin, runtime: &Runtime, case: &Case, out: &mut dyn Write) -> anyhow::Result<()> {
     let Some(look) = Look::at(&case.ask).filter(|_| plugin.is_asked_for_glances(case.ask.kind())) else {
         return Ok(());
